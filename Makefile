@@ -1,0 +1,46 @@
+# Everything from a fresh clone with nothing but Python >= 3.11 and make: `make demo`, `make test`.
+# The first call sets up .venv; later calls set nothing up again until pyproject.toml or constraints.txt change.
+
+# The first interpreter that runs (a pyenv shim may not), is new enough and can make a virtual environment.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak format clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo "  PYTHON=/path/to/python chooses the interpreter for a new .venv"
+
+setup: $(STAMP)  ## make .venv with the tested versions of everything
+
+# Twice quiet: warnings of pip go, its errors stay.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 with venv found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@$(BIN)/python -c '' 2>/dev/null || { echo "making .venv with $(PYTHON)"; "$(PYTHON)" -m venv --clear .venv; }
+	@echo "installing the package and its tools into .venv (the first time takes minutes)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## set up, then run the main job on generated EEG
+	@$(BIN)/cerebro-eeg demo
+
+test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skipped tests are listed at the end
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest
+
+soak: $(STAMP)  ## the long harnesses that `make test` leaves out
+	$(BIN)/python -m pytest -m soak --timeout 0
+
+format: $(STAMP)  ## sort imports and format the code
+	$(BIN)/ruff check --select I --fix
+	$(BIN)/ruff format
+
+clean:  ## remove everything that make made here, .venv too
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

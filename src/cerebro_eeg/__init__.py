@@ -1,0 +1,41 @@
+"""CEReBrO, a compact EEG foundation model with alternating attention.
+
+The public names load with their first use, so that ``import cerebro_eeg`` and ``cerebro-eeg --help`` load no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cerebro_eeg.channels import match
+    from cerebro_eeg.config import ModelConfig, preset
+    from cerebro_eeg.errors import CerebroError
+    from cerebro_eeg.model.cerebro import Cerebro
+    from cerebro_eeg.model.encoder import Encoder
+    from cerebro_eeg.model.masked import MaskedCerebro
+
+__version__ = "0.1.0"
+
+__all__ = ["Cerebro", "CerebroError", "Encoder", "MaskedCerebro", "ModelConfig", "__version__", "match", "preset"]
+
+_HOMES = {
+    "Cerebro": "cerebro_eeg.model.cerebro",
+    "CerebroError": "cerebro_eeg.errors",
+    "Encoder": "cerebro_eeg.model.encoder",
+    "MaskedCerebro": "cerebro_eeg.model.masked",
+    "ModelConfig": "cerebro_eeg.config",
+    "match": "cerebro_eeg.channels",
+    "preset": "cerebro_eeg.config",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # the next use finds it without asking here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,175 @@
+"""The command line: verbs -> functions, flags -> arguments, results -> text, mistakes -> one line and an exit code.
+
+A verb is a plain typed function in ``cerebro_eeg.commands``. It prints nothing and RETURNS what it did: a frozen
+dataclass with ``text() -> str`` for people and ``to_dict() -> dict`` for ``--json``; where it can end badly without
+raising, it also has ``exit_code``. A user's mistake is raised as a ``CerebroError``. To add a verb, write the function
+and add one line to ``VERBS``. Its help is its docstring: the first lines, then one line per parameter under ``Args:``.
+
+``--json`` and ``--debug`` belong to every verb and are handled here, so functions know neither. This is the only user
+of tyro; a verb's module, and tyro, are imported when that verb is called, so the plain ``--help`` imports next to
+nothing.
+"""
+
+import io
+import os
+import sys
+import warnings
+from contextlib import suppress
+from importlib import import_module
+from typing import Protocol, TextIO, cast
+
+from cerebro_eeg import __version__
+from cerebro_eeg.errors import CerebroError
+
+VERBS: dict[str, tuple[str, str]] = {
+    "info": ("cerebro_eeg.commands.info:info", "dimensions, parameters, FLOPs and memory of a preset or checkpoint"),
+    "doctor": ("cerebro_eeg.commands.doctor:doctor", "versions, devices and optional packages of this installation"),
+    "demo": ("cerebro_eeg.commands.demo:demo", "embed a generated recording, in under a minute on a CPU"),
+}
+
+HELP = """\
+usage: cerebro-eeg VERB [arguments] [--json] [--debug]
+       cerebro-eeg VERB --help
+
+CEReBrO, a compact EEG foundation model with alternating attention. Research software, not a medical device.
+
+verbs:
+{verbs}
+
+options of every verb:
+  --json     print the result as JSON
+  --debug    show the traceback of an error
+  --help     show the help of the verb; without a verb, this text
+  --version  print the version (without a verb)
+
+exit codes:
+  0    done
+  1    internal error, or a check that failed (doctor)
+  2    wrong usage: unknown verb or option, a setting that does not exist or does not fit
+  3    input that cannot be used as given: channels, shape, rate, unit, NaN
+  4    checkpoint missing, damaged, altered or of another kind
+  5    an optional package that is needed here is not installed
+  130  interrupted
+  141  the reader of the output went away
+"""
+
+
+class Result(Protocol):
+    """What every verb returns."""
+
+    def text(self) -> str: ...
+    def to_dict(self) -> dict[str, object]: ...
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code; nothing but a code and printed lines ever leaves."""
+    args, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in flags
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a character shows "?" instead of failing
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = _run(args, as_json="--json" in flags)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _silence_stdout()
+        return 141
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130, debug)
+    except CerebroError as error:
+        return _fail(f"error: {error}", error.exit_code, debug)
+    except Exception as error:
+        if isinstance(error, OSError):  # it may be stdout itself, a full disk say: do not fail again at exit
+            _silence_stdout()
+        hint = "run again with --debug for the traceback, and please report it"
+        return _fail(f"internal error: {type(error).__name__}: {error} ({hint})", 1, debug)
+
+
+def _take_flags(argv: list[str]) -> tuple[list[str], set[str]]:
+    """Split off the flags that every verb has, wherever they stand before a ``--``."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    own = {"--json", "--debug"}
+    return [a for a in argv[:end] if a not in own] + argv[end:], own.intersection(argv[:end])
+
+
+def _run(args: list[str], *, as_json: bool) -> int:
+    if not args:
+        print(_help(), end="", file=sys.stderr)
+        return 2
+    verb, *rest = args
+    if verb in ("-h", "--help"):
+        print(_help(), end="")
+        return 0
+    if verb == "--version":
+        print(f"cerebro-eeg {__version__}")
+        return 0
+    if verb not in VERBS:
+        return _fail(_unknown(verb), 2)
+    try:
+        result = _call(verb, rest)
+    except SystemExit as stop:  # tyro has printed its help or what is wrong with the arguments
+        if "--help" in rest or "-h" in rest:
+            print("\nEvery verb also takes --json (print the result as JSON) and --debug (show tracebacks).")
+        return stop.code if isinstance(stop.code, int) else 0
+    if as_json:
+        import json
+
+        print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    else:
+        print(result.text())
+    return getattr(result, "exit_code", 0)
+
+
+def _call(verb: str, args: list[str]) -> Result:
+    """Import the verb's function, read its arguments off the command line and call it."""
+    import tyro
+
+    module, _, name = VERBS[verb][0].partition(":")
+    function = getattr(import_module(module), name)
+    config = [tyro.conf.FlagCreatePairsOff]
+    if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
+        config.append(tyro.conf.PositionalMetavarFromFieldName)
+    return cast(Result, tyro.cli(function, prog=f"cerebro-eeg {verb}", args=args, config=config))
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    return HELP.format(verbs="\n".join(f"  {verb:{width}}  {help}" for verb, (_, help) in VERBS.items()))
+
+
+def _unknown(verb: str) -> str:
+    from difflib import get_close_matches
+
+    kind = "option" if verb.startswith("-") else "verb"
+    near = get_close_matches(verb, VERBS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"error: unknown {kind} {verb!r}; {hint}The verbs are: {', '.join(VERBS)} (see cerebro-eeg --help)"
+
+
+def _fail(line: str, code: int, debug: bool = False) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    else:
+        print(f"cerebro-eeg: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"cerebro-eeg: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that Python's own flush at exit cannot fail as well."""
+    with suppress(OSError, ValueError):  # stdout may be no real file, as under a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,189 @@
+"""``cerebro-eeg doctor``: what this installation can do, in a form that is safe to paste into a public report.
+
+Nothing here names the user or the machine: no host name, no user name, no path but those below ``~`` that every
+installation shares.
+"""
+
+import os
+import platform
+import re
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from cerebro_eeg import __version__
+
+REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro")
+
+OPTIONAL = {  # distribution -> import name, what it is for
+    "mne": ("mne", "reading EEG files"),
+    "triton": ("triton", "fast attention kernels on CUDA"),
+    "matplotlib": ("matplotlib", "plots"),
+    "onnxruntime": ("onnxruntime", "running exported models without torch"),
+    "mne-lsl": ("mne_lsl", "live streams"),
+    "scikit-learn": ("sklearn", "estimators"),
+    "braindecode": ("braindecode", "comparing with its models"),
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that torch can compute on."""
+
+    name: str
+    """What torch calls it: ``cpu``, ``cuda:0``, ``mps``."""
+    model: str
+    memory_gib: float | None
+    """Memory of its own; none for devices that share the machine's."""
+    bf16: bool
+    """Whether it computes in bfloat16 (on CUDA: in hardware)."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One optional package."""
+
+    version: str | None
+    """None when it is not installed."""
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """What ``doctor`` found."""
+
+    versions: dict[str, str | None]
+    platform: str
+    cpu_cores: int
+    torch_threads: int | None
+    torch_cuda: str | None
+    """The CUDA or ROCm version that torch was built for; None for a CPU build."""
+    torch_error: str | None
+    """Why torch cannot be imported."""
+    devices: list[Device]
+    extras: dict[str, Extra]
+    caches: dict[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        """1 when the package cannot work here: torch does not load or a required package is missing."""
+        return int(self.torch_error is not None or None in self.versions.values())
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def text(self) -> str:
+        threads = "" if self.torch_threads is None else f", torch uses {self.torch_threads} threads"
+        torch_build = [("torch built for", self.torch_cuda or "CPU")]
+        if self.torch_error is not None:
+            torch_build = [("torch does not load", self.torch_error)]
+        devices = [
+            (d.name, f"{d.model}{'' if d.memory_gib is None else f', {d.memory_gib:.1f} GiB'}, bf16 {_yes(d.bf16)}")
+            for d in self.devices
+        ]
+        extras = [(name, f"{e.version or 'absent':10}  {e.purpose}") for name, e in self.extras.items()]
+        sections = {
+            "versions": [(name, found or "MISSING") for name, found in self.versions.items()],
+            "machine": [("platform", self.platform), ("CPU", f"{self.cpu_cores} cores{threads}"), *torch_build],
+            "devices": devices or [("none", "torch does not load")],
+            "optional packages": extras,
+            "caches": list(self.caches.items()),
+        }
+        width = max(len(name) for rows in sections.values() for name, _ in rows)
+        return "\n".join(
+            f"{title}\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows)
+            for title, rows in sections.items()
+        )
+
+
+def doctor() -> Doctor:
+    """Show versions, devices and optional packages; exit code 1 when torch does not load.
+
+    The output names neither you nor your machine and can be pasted into a public report.
+    """
+    versions: dict[str, str | None] = {"cerebro-eeg": __version__, "python": platform.python_version()}
+    versions |= {name: _version(name) for name in REQUIRED}
+    devices: list[Device] = []
+    threads = cuda = error = None
+    try:
+        import torch
+    except Exception as failure:  # a broken installation raises OSError as well as ImportError
+        error = _anonymous(f"{type(failure).__name__}: {failure}")
+    else:
+        devices, threads, cuda = _devices(), torch.get_num_threads(), torch.version.cuda or torch.version.hip
+    return Doctor(
+        versions=versions,
+        platform=_platform(),
+        cpu_cores=_cores(),
+        torch_threads=threads,
+        torch_cuda=cuda,
+        torch_error=error,
+        devices=devices,
+        extras={
+            name: Extra((_version(name) or "present") if find_spec(module) else None, purpose)
+            for name, (module, purpose) in OPTIONAL.items()
+        },
+        caches={
+            "Hugging Face Hub": _cache(("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"), ".cache/huggingface/hub"),
+            "Triton": _cache(("TRITON_CACHE_DIR", "TRITON_HOME"), ".triton/cache"),
+        },
+    )
+
+
+def _devices() -> list[Device]:
+    import torch
+
+    devices = [Device("cpu", torch.backends.cpu.get_cpu_capability(), None, _computes_bf16("cpu"))]
+    for i in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(i)
+        bf16 = found.major >= 8 if torch.version.cuda else torch.cuda.is_bf16_supported()  # 8: Ampere, the first
+        devices.append(Device(f"cuda:{i}", found.name, found.total_memory / 2**30, bf16))
+    if torch.backends.mps.is_available():
+        devices.append(Device("mps", "Apple GPU", None, _computes_bf16("mps")))
+    return devices
+
+
+def _computes_bf16(device: str) -> bool:
+    import torch
+
+    try:
+        x = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
+        return bool((x @ x == 8).all())
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _platform() -> str:
+    release = re.match(r"[\d.]*", platform.release())  # what follows the number can be anybody's own
+    return f"{platform.system()} {release.group() if release else ''} {platform.machine()}"
+
+
+def _cores() -> int:
+    """The cores this process may use: fewer than the machine's in a container or a job."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cache(variables: tuple[str, ...], default: str) -> str:
+    """Where a cache is, without a path that its owner chose."""
+    chosen = next((name for name in variables if os.environ.get(name)), None)
+    return f"~/{default}" if chosen is None else f"chosen with {chosen}"
+
+
+def _anonymous(text: str) -> str:
+    """The text on one line with every folder taken out of it: what a path ends in says enough."""
+    for folder in (sys.prefix, str(Path.home())):  # first whole, since a folder's name may hold spaces
+        text = text.replace(folder, "")
+    return " ".join(re.sub(r"(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'\",;]+)*[\\/](?=[^\\/\s])", "", text).split())
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

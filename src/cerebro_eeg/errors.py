@@ -1,0 +1,39 @@
+"""What goes wrong by a user's hand: one class a kind of mistake, each with the exit code of the command line.
+
+Every message says what was given, what was expected and what to do, in one line. A class also derives from the built-in
+exception that Python code would expect, so ``except ValueError`` works without knowing this package.
+"""
+
+
+class CerebroError(Exception):
+    """Any mistake that a user can mend; the command line prints it as one line, without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(CerebroError, ValueError):
+    """A setting that does not exist, has the wrong type or does not fit the others."""
+
+    exit_code = 2
+
+
+class InputError(CerebroError, ValueError):
+    """Data that cannot be used as given: shape, rate, unit, NaN, empty."""
+
+    exit_code = 3
+
+
+class ChannelError(InputError):
+    """Channel labels that are unknown, duplicate, ambiguous, never trained or too many."""
+
+
+class CheckpointError(CerebroError, ValueError):
+    """A file of weights that is missing, damaged, altered, of another kind or not whole."""
+
+    exit_code = 4
+
+
+class MissingExtraError(CerebroError, ImportError):
+    """An optional package that is needed here is not installed."""
+
+    exit_code = 5

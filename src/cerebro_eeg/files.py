@@ -1,0 +1,45 @@
+"""Every file we write comes into being here: whole or not at all. Standard library only.
+
+A file is written to a hidden sibling, flushed to the disk and renamed over the target, so that a reader, a crash or a
+full disk never meets half a file. POSIX and Windows both replace atomically within one folder.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``path`` to write to; it takes the place of ``path`` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary.touch(exist_ok=False)  # not mkstemp: the file should get the permissions that `open` gives
+    try:
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # the file is whole and in place; some file systems cannot flush a folder
+        _flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _flush(path: Path) -> None:
+    """Push a file, or on POSIX the entries of a folder, to the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and its rename is durable without it
+        return
+    descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,52 @@
+"""What all tests share: the pack of open recordings, markers, and a set-up that gives the same numbers every time.
+
+A test that needs something this machine may lack skips and says why. CEREBRO_NO_SKIP names what must be there ("pack",
+"gpu", or both with a comma): for these a skip becomes a failure, so that CI cannot quietly lose a test.
+"""
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import settings
+
+# Sums depend on how many threads share them. Set by environment, not by torch: tests that need no torch load none, and
+# the processes that tests start inherit it.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "2"
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test touches the network
+
+# No deadline: a loaded machine is no bug. CI sees the same examples every time; elsewhere each run tries new ones.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: runs long; only `make soak` runs it")
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            _skip("gpu", "needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def open_eeg() -> Path:
+    """The folder of the open-EEG pack: real recordings with licences that allow it, too large for the repository."""
+    folder = os.environ.get("CEREBRO_OPEN_EEG")
+    if not folder:
+        _skip("pack", "needs the open-EEG pack: set CEREBRO_OPEN_EEG to its folder")
+    if not Path(folder, "index.csv").is_file():
+        pytest.fail(f"CEREBRO_OPEN_EEG={folder} is not the open-EEG pack: it has no index.csv", pytrace=False)
+    return Path(folder).resolve()
+
+
+def _skip(what: str, reason: str) -> NoReturn:
+    if what in os.environ.get("CEREBRO_NO_SKIP", "").split(","):
+        pytest.fail(f"{reason} (CEREBRO_NO_SKIP says that it is here)", pytrace=False)
+    pytest.skip(reason)

@@ -1,0 +1,50 @@
+"""The package as a stranger meets it: what is installed, what an import costs, which names there are."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points, metadata, version
+from importlib.resources import files
+
+import pytest
+
+import cerebro_eeg
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = "import cerebro_eeg, sys; print(*sorted({'torch', 'numpy', 'scipy', 'tyro', 'mne'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("name", cerebro_eeg.__all__)
+def test_public_name_resolves(name: str) -> None:
+    value = getattr(cerebro_eeg, name)
+    assert value is getattr(cerebro_eeg, name)
+    assert name in dir(cerebro_eeg)
+    if isinstance(value, type):
+        assert value.__name__ == name
+
+
+def test_every_lazy_name_is_public() -> None:
+    assert sorted([*cerebro_eeg._HOMES, "__version__"]) == sorted(cerebro_eeg.__all__)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Cerebra'"):
+        _ = cerebro_eeg.Cerebra
+
+
+def test_version_has_one_source() -> None:
+    assert version("cerebro-eeg") == cerebro_eeg.__version__
+
+
+def test_metadata() -> None:
+    found = metadata("cerebro-eeg")
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Requires-Python"] == ">=3.11"
+    (script,) = entry_points(group="console_scripts", name="cerebro-eeg")
+    assert script.value == "cerebro_eeg.cli:main"
+
+
+def test_types_are_shipped() -> None:
+    assert files("cerebro_eeg").joinpath("py.typed").is_file()
