@@ -1,0 +1,398 @@
+"""From the labels of a recording to channels the model knows, with a report that names every label.
+
+``match`` is the door: it reads each label (``labels.py``), applies the policies that were asked for by name and says
+what it did. An electrode keeps its identity by name, never by its place in a list. Standard library only.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cerebro_eeg.channel_report import ChannelMatch, Row, as_labels, listed, suggest
+from cerebro_eeg.electrodes import (
+    GRID,
+    IDS,
+    OFF_SCALP,
+    POSITIONS,
+    VOCABULARY,
+    Point,
+    angle,
+    assign,
+    distance_mm,
+    fit_sphere,
+    spread_out,
+)
+from cerebro_eeg.errors import ChannelError
+from cerebro_eeg.labels import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read
+
+__all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "Reading", "Row", "match", "parse", "spread"]
+
+NEAREST_MM = 25.0  # an electrode without a usable name becomes a named one within this distance, on a 95 mm head
+# Untrained electrodes have a name and a known place, and the trained ones may be as sparse as the 10-20 system: from
+# every place of the 10-05 grid one of its sites is nearer than this.
+UNTRAINED_MM = 50.0
+
+
+def match(
+    labels: Sequence[str],
+    *,
+    positions: Sequence[Sequence[float] | None] | None = None,
+    unknown: str = "error",
+    untrained: str = "error",
+    trained: Mapping[str, int] | None = None,
+    bipolar_ears: bool = False,
+    duplicates: str = "error",
+    pick: Sequence[str] | None = None,
+    max_channels: int = 64,
+    too_many: str = "error",
+    limit_mm: float = NEAREST_MM,
+) -> ChannelMatch:
+    """Match the labels of one recording to channels.
+
+    Parameters
+    ----------
+    labels : as found in the file, all of them: those that are known not to be EEG are left out and reported.
+    positions : (x, y, z) of each label in metres, x right, y front, z up, as MNE has them; None, NaN or zeros where it
+        is missing.
+    unknown : what becomes of a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the
+        10-05 grid within ``limit_mm``, none twice (only trained ones where ``trained`` is given, unless
+        untrained="as_is"), an error where there is none; "nearest_or_drop": the same, and what has none is dropped.
+    untrained : what becomes of a channel with an electrode that ``trained`` (name -> windows) counts as 0 or lacks.
+        "error"; "nearest": the nearest trained electrode within 50 mm that is free; "drop"; "as_is".
+    bipolar_ears : C3-M2 is the pair, not C3 against a reference.
+    duplicates : "error", or "first" to keep the first of the labels that mean one channel.
+    pick : the labels or channels to keep, in any spelling; all others are left out before any policy is applied.
+    max_channels, too_many : more channels than this are an "error", or reduced ("nearest") to the ones that are nearest
+        to as many electrodes spread over the head.
+    """
+    _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
+    _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
+    _check_choice("duplicates", duplicates, ("error", "first"))
+    _check_choice("too_many", too_many, ("error", "nearest"))
+    if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
+        raise ChannelError(f"max_channels must be a whole number of at least 1, got {max_channels!r}")
+    if not limit_mm > 0:
+        raise ChannelError(f"limit_mm must be a distance above 0 in millimetres, got {limit_mm!r}")
+    rows = _read_all(as_labels("labels", labels), bipolar_ears)
+    points, no_point = _read_points(positions, len(rows))
+    counts = _read_trained(trained)
+    by_position = unknown.startswith("nearest")
+    late = pick is not None and not _apply_pick(rows, pick, bipolar_ears, last=not by_position)
+    if by_position:
+        usable = None if counts is None or untrained == "as_is" else counts
+        _place_by_position(rows, points, no_point, usable, limit_mm)
+        if pick is not None and late:
+            _apply_pick(rows, pick, bipolar_ears, last=True)
+    _settle_unknown(rows, unknown, points, no_point, limit_mm)
+    _settle_duplicates(rows, duplicates)
+    if counts is not None:
+        _settle_untrained(rows, untrained, counts)
+    _settle_too_many(rows, max_channels, too_many)
+    result = ChannelMatch(tuple(rows))
+    if not result.channels:
+        raise ChannelError(
+            f"no EEG channel is left of {len(rows)} labels: {result.summary()}; check the labels or pick"
+        )
+    return result
+
+
+def spread(channels: Sequence[Channel], n: int = 64) -> tuple[Channel, ...]:
+    """The ``n`` channels nearest to ``n`` electrodes spread over the head, in their order; a pair is at its middle."""
+    if n < 1:
+        raise ChannelError(f"n must be at least 1, got {n!r}")
+    distinct = {channel.name: channel for channel in channels}
+    if len(distinct) <= n:
+        return tuple(distinct.values())
+    targets = spread_out(n)
+    taken = {name for name, _ in assign({(name, 0): _middle(channel) for name, channel in distinct.items()}, targets)}
+    # The grid has fewer places than n only for absurd n; fill up in the order given.
+    rest = [name for name in distinct if name not in taken]
+    taken.update(rest[: n - len(taken)])
+    return tuple(channel for name, channel in distinct.items() if name in taken)
+
+
+def _middle(channel: Channel) -> Point:
+    a = POSITIONS[channel.anode]
+    b = POSITIONS[channel.cathode or channel.anode]
+    middle = (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+    return middle if math.hypot(*middle) > 1e-3 else a
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ChannelError(f"{name}={value!r} is not a policy; use one of {', '.join(map(repr, choices))}")
+
+
+def _read_all(labels: list[str], bipolar_ears: bool) -> list[Row]:
+    blocks = biosemi_blocks(labels)
+    readings = [read(label, blocks, bipolar_ears) for label in labels]
+    # E1 and E2 are eyes where the file names electrodes and has no third E; in an EGI net they are numbers.
+    named = any(reading.channel for reading in readings)
+    nets = any(r.outcome == "positional" and not is_eye_e(r.label) for r in readings)
+    rows = []
+    for index, reading in enumerate(readings):
+        if named and not nets and is_eye_e(reading.label):
+            reading = Reading(reading.label, "not_eeg", note="eye")
+        rows.append(Row(index, reading.label, reading.outcome, reading.channel, reading.reference, reading.note))
+    return rows
+
+
+def _read_points(
+    positions: Sequence[Sequence[float] | None] | None, count: int
+) -> tuple[dict[int, Point], dict[int, str]]:
+    """Usable positions by index, and why the others are not."""
+    if positions is None:
+        return {}, dict.fromkeys(range(count), "no position")
+    if len(positions) != count:
+        raise ChannelError(f"positions must have one entry for each of the {count} labels, got {len(positions)}")
+    points: dict[int, Point] = {}
+    missing: dict[int, str] = {}
+    for index, position in enumerate(positions):
+        if position is None:
+            missing[index] = "no position"
+            continue
+        values = [float(value) for value in position]
+        if len(values) != 3:
+            raise ChannelError(f"a position must be (x, y, z) in metres, got {len(values)} numbers for label {index}")
+        if not all(map(math.isfinite, values)):
+            missing[index] = "its position is NaN"
+        elif not any(values):
+            missing[index] = "no position (all zero)"
+        else:
+            points[index] = (values[0], values[1], values[2])
+    if points:
+        size = sorted(math.hypot(*point) for point in points.values())[len(points) // 2]
+        if not 0.02 <= size <= 0.3:
+            raise ChannelError(
+                f"positions must be in metres, about 0.1 from the middle of the head, got {size:.3g}; "
+                "convert them (millimetres / 1000; a unit sphere * 0.095), or give positions=None"
+            )
+    return points, missing
+
+
+def _read_trained(trained: Mapping[str, int] | None) -> set[str] | None:
+    if trained is None:
+        return None
+    strange = sorted(set(trained) - set(IDS))
+    if strange:
+        raise ChannelError(f"trained must have canonical electrode names, got {listed(strange)}")
+    return {name for name, windows in trained.items() if windows > 0}
+
+
+def _apply_pick(rows: list[Row], pick: Sequence[str], bipolar_ears: bool, *, last: bool) -> bool:
+    """Mark what was not picked. False where a name was not found and ``last`` is not set: nothing is done then."""
+    keep: set[int] = set()
+    absent: list[str] = []
+    for name in as_labels("pick", pick):
+        text = clean(name)
+        same = [row.index for row in rows if row.label.casefold() == text.casefold()]
+        if not same:
+            wanted = parse(name, bipolar_ears=bipolar_ears).channel
+            same = [row.index for row in rows if wanted is not None and row.channel == wanted]
+        if not same:
+            absent.append(name)
+        elif any(rows[index].outcome == "not_eeg" for index in same):
+            raise ChannelError(f"pick asks for {name!r}, which is not EEG ({rows[same[0]].note}); take it out of pick")
+        keep.update(same)
+    if absent and not last:
+        return False
+    if absent:
+        here = [row.channel.name if row.channel else row.label for row in rows if row.outcome != "not_eeg"]
+        hints = suggest(absent, [*here, *(row.label for row in rows)])
+        raise ChannelError(
+            f"pick asks for {listed(absent, hints)}, which this recording does not have; it has {', '.join(here)}"
+        )
+    for row in rows:
+        if row.index not in keep and row.outcome != "not_eeg":
+            rows[row.index] = replace(row, outcome="not_picked", channel=None, note="not in pick")
+    return True
+
+
+def _place_by_position(
+    rows: list[Row],
+    points: Mapping[int, Point],
+    no_point: Mapping[int, str],
+    usable: Collection[str] | None,
+    limit_mm: float,
+) -> None:
+    """Give electrodes to the labels that are not understood and have a position."""
+    head = {row.index: points[row.index] for row in rows if row.index in points and row.outcome != "not_eeg"}
+    centre, _ = fit_sphere(list(head.values()))
+    directions = {i: (p[0] - centre[0], p[1] - centre[1], p[2] - centre[2]) for i, p in head.items()}
+    _check_frame(rows, directions)
+    lost = {(row.label, row.index) for row in rows if row.outcome in ("unknown", "positional")}
+    used = {row.channel.anode for row in rows if row.channel is not None and row.channel.cathode is None}
+    targets = [name for name in GRID if name not in used and (usable is None or name in usable)]
+    wanted = {key: directions[key[1]] for key in lost if key[1] in directions}
+    found = assign(wanted, targets, limit_mm)
+    for label, index in lost:
+        if (label, index) in found:
+            name, distance = found[label, index]
+            note = f"{distance:.0f} mm from {name} by position"
+            rows[index] = replace(rows[index], outcome="nearest", channel=Channel(name), note=note)
+        else:
+            why = no_point.get(index, f"no free electrode within {limit_mm:.0f} mm")
+            rows[index] = replace(rows[index], note=why)
+
+
+def _check_frame(rows: list[Row], directions: Mapping[int, Point]) -> None:
+    """Electrodes with a name and a position show whether x is right and y is front; 35 degrees off is another frame."""
+    angles = sorted(
+        angle(directions[row.index], POSITIONS[row.channel.anode])
+        for row in rows
+        if row.channel is not None and row.channel.cathode is None and row.index in directions
+        if row.channel.anode in GRID
+    )
+    if len(angles) >= 3 and angles[len(angles) // 2] > math.radians(35):
+        off = math.degrees(angles[len(angles) // 2])
+        raise ChannelError(
+            f"positions of the named electrodes are {off:.0f} degrees off; expected x right, y front, z up, as MNE has "
+            "them; turn the axes, or use unknown='drop'"
+        )
+
+
+def _settle_unknown(
+    rows: list[Row], unknown: str, points: Mapping[int, Point], no_point: Mapping[int, str], limit_mm: float
+) -> None:
+    lost = [row for row in rows if row.outcome in ("unknown", "positional")]
+    if not lost:
+        return
+    if unknown in ("drop", "nearest_or_drop"):
+        for row in lost:
+            rows[row.index] = replace(row, outcome="dropped", note=f"not understood: {row.note}")
+        return
+    names = [row.label for row in lost]
+    start = f"{len(lost)} of {len(rows)} channel labels were not understood: "
+    if unknown == "nearest":
+        without = sum(row.index in no_point for row in lost)
+        raise ChannelError(
+            f"{start}{listed(names, {row.label: row.note for row in lost})}; unknown='nearest' needs a position in "
+            f"metres for each ({without} of them have none) and a free electrode within limit_mm={limit_mm:g}; rename "
+            "them, or use unknown='nearest_or_drop' or unknown='drop'"
+        )
+    hints = suggest(names, [*VOCABULARY, *ALIASES])
+    hints |= {row.label: row.note for row in lost if row.outcome == "positional" or row.note != "not a known name"}
+    have = sum(row.index in points for row in lost)
+    raise ChannelError(
+        f"{start}{listed(names, hints)}; expected 10-20, 10-10 or 10-05 names such as Fp1, T7, AFF1h or pairs such as "
+        f"Fp1-F7; rename them, or use unknown='drop' or unknown='nearest' (by electrode position; {have} have one)"
+    )
+
+
+def _settle_duplicates(rows: list[Row], duplicates: str) -> None:
+    first: dict[Channel, Row] = {}
+    clashes = []
+    for row in rows:
+        if row.channel is None:
+            continue
+        if row.channel not in first:
+            first[row.channel] = row
+            continue
+        clashes.append(f"{first[row.channel].label!r} and {row.label!r} are both {row.channel.name}")
+        note = f"the same channel as {first[row.channel].label} (label {first[row.channel].index})"
+        rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note)
+    if clashes and duplicates == "error":
+        raise ChannelError(
+            f"{'; '.join(clashes)}; expected each channel once; rename or pick one of them, or use duplicates='first'"
+        )
+
+
+def _settle_untrained(rows: list[Row], untrained: str, trained: Collection[str]) -> None:
+    lost = [row for row in rows if row.channel is not None and not set(_electrodes(row.channel)) <= set(trained)]
+    if not lost or untrained == "as_is":
+        for row in lost:
+            rows[row.index] = replace(row, outcome="untrained", note=_joined(row.note, "never trained, used as it is"))
+        return
+    replaced: dict[int, tuple[Channel, str]] = {}
+    if untrained == "nearest":
+        replaced = _nearest_trained(rows, lost, trained)
+    left = [row for row in lost if row.index not in replaced]
+    if left and untrained != "drop":
+        names = [row.label for row in left]
+        hints = {
+            row.label: "no training of " + " and ".join(n for n in _electrodes(row.channel) if n not in trained)
+            for row in left
+            if row.channel is not None
+        }
+        reason = (
+            f"and no free trained electrode is within {UNTRAINED_MM:.0f} mm; use untrained='drop' or untrained='as_is'"
+            if untrained == "nearest"
+            else "so their rows are random; use untrained='nearest', untrained='drop' or untrained='as_is'"
+        )
+        raise ChannelError(
+            f"{len(left)} of {len(rows)} channels have an electrode that the model never saw: {listed(names, hints)}; "
+            f"expected electrodes with training windows, {reason}"
+        )
+    for row in lost:
+        if row.index in replaced:
+            channel, note = replaced[row.index]
+            rows[row.index] = replace(row, outcome="nearest", channel=channel, note=_joined(row.note, note))
+        else:
+            rows[row.index] = replace(row, outcome="dropped", channel=None, note=_joined(row.note, "never trained"))
+
+
+def _nearest_trained(rows: list[Row], lost: list[Row], trained: Collection[str]) -> dict[int, tuple[Channel, str]]:
+    """For channels with an untrained electrode, the channel of trained ones to use instead and the note about it.
+
+    A scalp electrode is never replaced by an ear, a mastoid or a needle. No channel comes out twice: single electrodes
+    are given out as by position, closest first; pairs follow in the order of their names.
+    """
+    gone = {row.index for row in lost}
+    present = {row.channel for row in rows if row.channel is not None and row.index not in gone}
+    result: dict[int, tuple[Channel, str]] = {}
+    singles = {row.index: row.channel.anode for row in lost if row.channel is not None and row.channel.cathode is None}
+    free = [name for name in trained if Channel(name) not in present]
+    for off_scalp in (False, True):
+        group = {(name, i): POSITIONS[name] for i, name in singles.items() if (name in OFF_SCALP) == off_scalp}
+        allowed = [name for name in free if off_scalp or name not in OFF_SCALP]
+        for (name, index), (target, distance) in assign(group, allowed, UNTRAINED_MM).items():
+            result[index] = Channel(target), f"{name} never trained, {target} is, {distance:.0f} mm away"
+            free.remove(target)
+    pairs = [(row.channel.name, row.index, row.channel) for row in lost if row.channel and row.channel.cathode]
+    for name, index, channel in sorted(pairs, key=lambda entry: entry[:2]):
+        sides: list[str] = []
+        for side in _electrodes(channel):
+            near = (
+                other
+                for other in trained
+                if (side in OFF_SCALP or other not in OFF_SCALP)
+                and other not in sides
+                and distance_mm(POSITIONS[side], POSITIONS[other]) <= UNTRAINED_MM
+            )
+            best = min(
+                near, key=lambda other: (distance_mm(POSITIONS[side], POSITIONS[other]), IDS[other]), default=None
+            )
+            if side in trained:
+                sides.append(side)
+            elif best is not None:
+                sides.append(best)
+        if len(sides) == 2 and sides[0] != sides[1] and Channel(*sides) not in present:
+            result[index] = Channel(*sides), f"{name} never trained, {sides[0]}-{sides[1]} is nearest"
+            present.add(Channel(*sides))
+    return result
+
+
+def _settle_too_many(rows: list[Row], max_channels: int, too_many: str) -> None:
+    kept = [row for row in rows if row.channel is not None]
+    if len(kept) <= max_channels:
+        return
+    if too_many == "error":
+        raise ChannelError(
+            f"{len(kept)} channels, at most {max_channels} were expected; use max_channels={len(kept)}, pick=[...] "
+            f"with the names, or too_many='nearest' to keep those nearest to {max_channels} spread-out electrodes"
+        )
+    chosen = set(spread([row.channel for row in kept if row.channel is not None], max_channels))
+    for row in kept:
+        if row.channel not in chosen:
+            note = f"not among the {max_channels} nearest to spread-out electrodes"
+            rows[row.index] = replace(row, outcome="too_many", channel=None, note=note)
+
+
+def _electrodes(channel: Channel | None) -> tuple[str, ...]:
+    if channel is None:
+        return ()
+    return (channel.anode,) if channel.cathode is None else (channel.anode, channel.cathode)
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
