@@ -1,0 +1,154 @@
+"""Batch: the one type that data and model share, and Layout, which says which row belongs to which window.
+
+Windows of one batch may have different numbers of channels. A batch therefore has no channel axis of its own: the
+channels of all windows lie one below the other, R rows in all, and nothing is spent on pads. Only attention across
+channels and pooling ask which rows form a window; for them a :class:`Layout` lays rows out as a (B, C) grid and takes
+them back. When all windows have the same channels the grid is a view. The padded form of the paper is a batch whose
+layout marks the rows that are real; it gives the same outputs and is what exports use.
+
+Legend: **B** windows, **C** channels of the widest window, **R** rows, **T** samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which of the R rows belong to which of the B windows."""
+
+    windows: int
+    """B."""
+    width: int
+    """C, the rows of the widest window."""
+    slot_R: Tensor | None = None
+    """Ragged windows: each row's place in the flattened (B, C) grid. None: every window has ``width`` rows."""
+    real_R: Tensor | None = None
+    """Padded windows: which rows are channels. None: all of them."""
+
+    @staticmethod
+    def uniform(windows: int, width: int) -> "Layout":
+        """``windows`` windows of ``width`` rows each."""
+        return Layout(windows, width)
+
+    @staticmethod
+    def ragged(counts: Sequence[int], device: torch.device | None = None) -> "Layout":
+        """Windows of ``counts[0]``, ``counts[1]``, ... rows."""
+        width = max(counts, default=0)
+        if all(n == width for n in counts):
+            return Layout(len(counts), width)
+        counts_B = torch.tensor(counts)
+        first_B = counts_B.cumsum(0) - counts_B
+        window_R = torch.arange(len(counts)).repeat_interleave(counts_B)
+        slot_R = window_R * width + torch.arange(len(window_R)) - first_B[window_R]
+        return Layout(len(counts), width, slot_R.to(device, non_blocking=True))
+
+    @staticmethod
+    def padded(real_BC: Tensor) -> "Layout":
+        """Windows padded to the same width; ``real_BC`` marks what is not a pad."""
+        return Layout(real_BC.shape[0], real_BC.shape[1], None, real_BC.flatten())
+
+    def grid(self, x_R: Tensor) -> Tensor:
+        """Rows (R, ...) as (B, C, ...); zeros where a ragged window has no row."""
+        shape = (self.windows, self.width, *x_R.shape[1:])
+        if self.slot_R is None:
+            return x_R.reshape(shape)
+        flat = x_R.new_zeros(self.windows * self.width, *x_R.shape[1:])
+        return flat.index_copy(0, self.slot_R, x_R).reshape(shape)
+
+    def rows(self, x_BC: Tensor) -> Tensor:
+        """A grid (B, C, ...) back as rows (R, ...)."""
+        flat = x_BC.flatten(0, 1)
+        return flat if self.slot_R is None else flat.index_select(0, self.slot_R)
+
+    def present(self, device: torch.device) -> Tensor | None:
+        """(B, C), true where the grid holds a real row; None when it does everywhere."""
+        if self.real_R is not None:
+            return self.real_R.reshape(self.windows, self.width)
+        if self.slot_R is None:
+            return None
+        return self.grid(torch.ones(len(self.slot_R), dtype=torch.bool, device=device))
+
+    def per_row(self, x_B: Tensor) -> Tensor:
+        """Give each row its window's value: (B, ...) to (R, ...)."""
+        if self.slot_R is None:
+            return x_B.repeat_interleave(self.width, 0)
+        return x_B.index_select(0, self.slot_R // self.width)
+
+    def counts(self, device: torch.device) -> Tensor:
+        """(B,) real rows of each window."""
+        present_BC = self.present(device)
+        if present_BC is None:
+            return torch.full((self.windows,), self.width, device=device)
+        return present_BC.sum(1)
+
+    def doubled(self, separated: bool) -> tuple["Layout", Tensor | None]:
+        """Layout of two rows per row, and the order that puts all first rows of a window before its second ones.
+
+        Rows come as first, second, first, second, ... and stay so (order None) unless ``separated``.
+        """
+        real_R = None if self.real_R is None else self.real_R.repeat_interleave(2)
+        if self.slot_R is None:
+            order = None
+            if separated:
+                index = torch.arange(self.windows * self.width * 2, device=None if real_R is None else real_R.device)
+                order = index.reshape(self.windows, self.width, 2).transpose(1, 2).flatten()
+                real_R = None if real_R is None else real_R[order]
+            return Layout(self.windows, self.width * 2, None, real_R), order
+        window_R, place_R = self.slot_R // self.width, self.slot_R % self.width
+        slot_R2 = torch.stack([window_R * self.width * 2 + place_R * 2 + i for i in (0, 1)], 1).flatten()
+        doubled = Layout(self.windows, self.width * 2, slot_R2)
+        if not separated:
+            return doubled, None
+        kind_R2 = torch.arange(len(slot_R2), device=slot_R2.device) % 2
+        key_R2 = (window_R.repeat_interleave(2) * 2 + kind_R2) * self.width + place_R.repeat_interleave(2)
+        return doubled, key_R2.argsort()  # a window's rows fill the same slots, in another order
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows of EEG in microvolts, with the electrode of every row."""
+
+    signal_RT: Tensor
+    """Samples of every channel of every window."""
+    channels_R2: Tensor
+    """Electrode ids of every row: the electrode, and the one subtracted from it or 0. 0, 0 is a pad."""
+    layout: Layout
+    """Which rows form a window."""
+    scale_R: Tensor | None = None
+    """Microvolts: the scale of the recording that each row comes from, where the model's config asks for it."""
+
+    @staticmethod
+    def dense(signal_BCT: Tensor, channels: Tensor, scale: Tensor | None = None) -> "Batch":
+        """Windows that all have the same number of rows; ids (C, 2), or (B, C, 2) with pads where both are 0.
+
+        Pads stay in the batch, as the paper has them; :meth:`packed` leaves them out.
+        """
+        windows, width = signal_BCT.shape[:2]
+        channels_BC2 = channels.to(signal_BCT.device).expand(windows, width, 2)
+        layout = Layout.uniform(windows, width)
+        if channels.dim() == 3:  # a montage shared by all windows has no pads
+            layout = Layout.padded(channels_BC2[..., 0] != 0)
+        scale_R = None if scale is None else scale.to(signal_BCT).reshape(windows, -1).expand(windows, width).flatten()
+        return Batch(signal_BCT.flatten(0, 1), channels_BC2.flatten(0, 1), layout, scale_R)
+
+    @staticmethod
+    def ragged(windows: Sequence[Tensor], channels: Sequence[Tensor], scale: Tensor | None = None) -> "Batch":
+        """Windows (C_i, T) of any numbers of channels, each with its ids (C_i, 2)."""
+        signal_RT = torch.cat(list(windows))
+        layout = Layout.ragged([len(w) for w in windows], signal_RT.device)
+        scale_R = None if scale is None else layout.per_row(scale.to(signal_RT))
+        return Batch(signal_RT, torch.cat(list(channels)).to(signal_RT.device), layout, scale_R)
+
+    def packed(self) -> "Batch":
+        """The same windows without their pads."""
+        if self.layout.real_R is None:
+            return self
+        keep_R = self.layout.real_R
+        counts = [int(n) for n in keep_R.reshape(self.layout.windows, self.layout.width).sum(1).tolist()]
+        scale_R = None if self.scale_R is None else self.scale_R[keep_R]
+        layout = Layout.ragged(counts, self.signal_RT.device)
+        return Batch(self.signal_RT[keep_R], self.channels_R2[keep_R], layout, scale_R)

@@ -1,0 +1,356 @@
+"""Every setting, its default and the presets: frozen dataclasses that check themselves. Standard library only.
+
+A field's default is the paper's value or, where the paper is silent, the decision that ``docs/paper.md`` explains. A
+checkpoint carries the whole of :class:`ModelConfig`, because weights are useless without the rate, the filter, the
+patches and the normalisation that they were trained with.
+"""
+
+import dataclasses
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.schema import did_you_mean, require
+
+AttentionKind = Literal["alternating", "standard", "two_axis", "bottleneck"]
+Normalization = Literal["zscore", "recording", "minmax", "scale", "none"]
+
+
+@dataclass(frozen=True)
+class SignalConfig:
+    """The signal that the weights expect; files are prepared to it, arrays must come in it."""
+
+    sfreq: float = 256.0
+    """Sampling rate in Hz."""
+    highpass: float = 0.1
+    """Lower edge of the pass-band in Hz."""
+    lowpass: float = 75.0
+    """Upper edge of the pass-band in Hz; a file whose rate is low keeps 0.45 of its rate."""
+    notch_width: float = 2.0
+    """Width in Hz of the notch at the mains frequency, which belongs to the recording; 0 for none."""
+    filter_phase: Literal["zero", "causal"] = "zero"
+    """Zero-phase FIR, or causal second-order sections for streams."""
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] = "as_recorded"
+    """What the channels are measured against."""
+
+    def __post_init__(self) -> None:
+        require(self.sfreq > 0, f"sfreq is {self.sfreq}; it must be a positive number of Hz")
+        require(0 <= self.highpass < self.lowpass, f"the pass-band {self.highpass} to {self.lowpass} Hz is empty")
+        require(self.notch_width >= 0, f"notch_width is {self.notch_width}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class PatchConfig:
+    """How a channel is cut into patches, each of which becomes one token."""
+
+    kind: Literal["waveform", "time_bins", "squares"] = "waveform"
+    """Samples, or a spectrogram cut into single frames or into squares."""
+    length: int = 64
+    """Samples in a waveform patch."""
+    stride: int = 64
+    """Samples from one waveform patch to the next."""
+    n_fft: int = 128
+    """Samples in a spectrogram frame (periodic Hann window)."""
+    hop: int = 32
+    """Samples from one frame to the next."""
+    reflect: int = 48
+    """Samples of reflection at both ends, so that T samples give floor(T / 32) frames."""
+    bins: int = 64
+    """Frequency bins kept, from bin 1 on (bin 0 is the constant)."""
+    square: int = 8
+    """Frames and bins in a square patch."""
+    floor: float = 1e-3
+    """Magnitudes are clipped from below at this share of the channel's median before the logarithm."""
+    phase: Literal["none", "interleaved", "separated"] = "none"
+    """Phase as further rows: after each channel's magnitude, or after all of them."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "stride", "n_fft", "hop", "bins", "square"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be at least 1")
+        require(self.reflect >= 0, f"reflect is {self.reflect}; it must not be negative")
+        require(self.floor > 0, f"floor is {self.floor}; it must be positive, or a silent bin gives log 0")
+        require(self.bins <= self.n_fft // 2, f"{self.bins} bins from bin 1 need n_fft of {2 * self.bins} or more")
+        require(self.bins % self.square == 0, f"{self.bins} bins cannot be cut into squares of {self.square}")
+        require(self.kind != "waveform" or self.phase == "none", "a waveform has no phase rows; choose a spectrogram")
+
+    @property
+    def size(self) -> int:
+        """Values in a patch."""
+        return {"waveform": self.length, "time_bins": self.bins, "squares": self.square**2}[self.kind]
+
+    @property
+    def bands(self) -> int:
+        """Patches that lie at the same time; tokens are numbered time first, ``t * bands + f``."""
+        return self.bins // self.square if self.kind == "squares" else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of tokens that one channel becomes."""
+        return 1 if self.phase == "none" else 2
+
+    def count(self, samples: int) -> int:
+        """Patches that ``samples`` samples give, 0 when the window is too short for one."""
+        if self.kind == "waveform":
+            return max(0, (samples - self.length) // self.stride + 1)
+        if samples <= self.reflect:  # a reflection needs one sample more than it mirrors
+            return 0
+        frames = max(0, (samples + 2 * self.reflect - self.n_fft) // self.hop + 1)
+        return frames if self.kind == "time_bins" else frames // self.square * self.bands
+
+    def shortest(self) -> int:
+        """Samples in the shortest window that gives a patch."""
+        if self.kind == "waveform":
+            return self.length
+        frames = 1 if self.kind == "time_bins" else self.square
+        return max(self.reflect + 1, (frames - 1) * self.hop + self.n_fft - 2 * self.reflect)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The encoder and all that its weights depend on."""
+
+    depth: int = 8
+    """Blocks."""
+    width: int = 192
+    """Dimension of a token."""
+    heads: int = 12
+    """Attention heads in each block."""
+    mlp_ratio: float = 4.0
+    """Width of the MLP's hidden layer over the token's."""
+    attention: AttentionKind = "alternating"
+    """Where a token may look."""
+    first_axis: Literal["channels", "time"] = "channels"
+    """Axis of the first layer of alternating attention."""
+    norm: Literal["pre", "post"] = "pre"
+    """LayerNorm before each part and once at the end, or after each part."""
+    norm_eps: float = 1e-5
+    """Added to the variance in every LayerNorm."""
+    bias: bool = True
+    """Biases in every linear layer."""
+    init_std: float = 0.02
+    """Standard deviation of the truncated normal that starts tables and tokens."""
+    window: int = 1280
+    """Samples in a training window: the position table has a row for each of its patches."""
+    max_channels: int = 64
+    """Electrodes a window may have before a way to choose is asked for."""
+    normalization: Normalization = "zscore"
+    """How a window is scaled before it is cut."""
+    fixed_scale: float = 100.0
+    """Microvolts that become 1 with ``normalization="scale"``."""
+    amplitude: bool = False
+    """Tell each channel's tokens its log standard deviation relative to its recording."""
+    patches: PatchConfig = field(default_factory=PatchConfig)
+    """How a channel is cut."""
+    signal: SignalConfig = field(default_factory=SignalConfig)
+    """What the signal was before."""
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "heads", "window", "max_channels"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be at least 1")
+        require(
+            self.width % self.heads == 0,
+            f"width {self.width} does not divide into {self.heads} heads; try {self.width // self.heads * self.heads}",
+        )
+        require(self.mlp_ratio > 0, f"mlp_ratio is {self.mlp_ratio}; it must be positive")
+        require(self.norm_eps > 0, f"norm_eps is {self.norm_eps}; it must be positive")
+        require(self.init_std >= 0, f"init_std is {self.init_std}; it must not be negative")
+        require(self.fixed_scale > 0, f"fixed_scale is {self.fixed_scale}; it must be positive")
+        require(self.positions >= 1, f"a window of {self.window} samples gives no patch; use {self.patches.shortest()}")
+        if self.attention == "alternating" and self.depth % 2:
+            warnings.warn(
+                f"depth {self.depth} is odd: one axis gets a layer more than the other; the paper uses even depths",
+                stacklevel=3,
+            )
+
+    @property
+    def positions(self) -> int:
+        """Rows of the position table."""
+        return self.patches.count(self.window)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the MLP's hidden layer."""
+        return round(self.width * self.mlp_ratio)
+
+    @property
+    def head_dim(self) -> int:
+        """Dimension of one attention head."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Learning by reconstructing masked patches."""
+
+    style: Literal["simmim", "vitmae"] = "simmim"
+    """Masked tokens in the encoder, or visible tokens only and a light decoder."""
+    mask_ratio: float = 0.5
+    """Share of a window's tokens that are masked; the count is rounded half to even."""
+    alpha: float = 0.1
+    """Weight of the error on visible patches."""
+    patch_error: Literal["mean", "sum"] = "mean"
+    """Squared error over a patch: its mean, or its sum as in the paper's formula (64 times larger)."""
+    decoder_depth: int = 2
+    """Blocks of the ViTMAE decoder."""
+    decoder_width: int | None = None
+    """Width of the decoder; none for the encoder's."""
+    decoder_heads: int | None = None
+    """Heads of the decoder; none for the encoder's."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must lie between 0 and 1")
+        require(self.alpha >= 0, f"alpha is {self.alpha}; it must not be negative")
+        require(self.decoder_depth >= 1, f"decoder_depth is {self.decoder_depth}; it must be at least 1")
+
+    def decoder(self, model: ModelConfig) -> ModelConfig:
+        """The decoder's dimensions; its attention kind is the encoder's."""
+        return dataclasses.replace(
+            model,
+            depth=self.decoder_depth,
+            width=self.decoder_width or model.width,
+            heads=self.decoder_heads or model.heads,
+        )
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """What the linear layer on the pooled tokens answers."""
+
+    n_outputs: int
+    """Classes, or regression targets."""
+    task: Literal["classification", "regression"] = "classification"
+    """Logits or values."""
+    names: tuple[str, ...] = ()
+    """What each output stands for, in order; empty when unknown."""
+
+    def __post_init__(self) -> None:
+        require(self.n_outputs >= 1, f"n_outputs is {self.n_outputs}; it must be at least 1")
+        require(
+            len(self.names) in (0, self.n_outputs),
+            f"{len(self.names)} names for {self.n_outputs} outputs; give one each",
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data that trained some weights."""
+
+    name: str
+    """Corpus or store."""
+    windows: int = 0
+    """Windows in it."""
+    hours: float = 0.0
+    """Hours of recording in it."""
+    sha256: str = ""
+    """Hash of the store."""
+    licence: str = ""
+    """Licence and attribution."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the weights of a checkpoint were trained on."""
+
+    steps: int = 0
+    """Optimizer steps."""
+    windows: int = 0
+    """Windows seen, repetitions counted."""
+    electrode_windows: dict[str, int] = field(default_factory=dict)
+    """Windows that trained each electrode's row; an electrode that is not here has a random row."""
+    data: tuple[Source, ...] = ()
+    """Where the windows came from."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """The paper's table of pre-training hyper-parameters."""
+
+    batch_size: int = 4096
+    """Windows in a step, over all processes."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's moment decays."""
+    peak_lr: float = 1.25e-3
+    """Learning rate after the warm-up."""
+    min_lr: float = 2.5e-7
+    """Learning rate at the end of the cosine."""
+    max_epochs: int = 100
+    """Epochs that the cosine spans."""
+    stop_epoch: int = 30
+    """Epoch after which training stops."""
+    warmup_epochs: int = 3
+    """Epochs of linear warm-up."""
+    weight_decay: float = 0.05
+    """AdamW's decay; none on biases, norms, tables and tokens."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """The paper's table of fine-tuning hyper-parameters."""
+
+    batch_size: int = 4096
+    """Windows in a step, over all processes."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's moment decays."""
+    peak_lr: float = 5e-4
+    """Learning rate after the warm-up."""
+    min_lr: float = 2.5e-7
+    """Learning rate at the end of the cosine."""
+    epochs: int = 50
+    """Epochs in all."""
+    warmup_epochs: int = 5
+    """Epochs of linear warm-up."""
+    layer_decay: float = 0.75
+    """Factor on the learning rate from each layer to the one below; the embeddings are the lowest."""
+    weight_decay: float = 0.05
+    """AdamW's decay; none on biases, norms, tables and tokens."""
+    noise_ratio: float = 0.2
+    """Standard deviation of added Gaussian noise over the channel's."""
+    noise_probability: float = 0.5
+    """Share of the windows that get noise."""
+    drop_path: float = 0.1
+    """Largest chance of skipping a residual branch."""
+    drop_path_schedule: Literal["linear", "constant"] = "linear"
+    """Whether that chance rises with depth or is the same everywhere."""
+    label_smoothing: float = 0.1
+    """Share of the target spread over all classes."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size of the model with the hyper-parameters that the paper gives it."""
+
+    model: ModelConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+
+
+PRESETS: Mapping[str, Preset] = types.MappingProxyType(
+    {
+        # `tiny` is ours: something that learns on a laptop in minutes. The others are the paper's.
+        "tiny": Preset(
+            ModelConfig(depth=4, width=64, heads=4),
+            pretrain=PretrainConfig(batch_size=64),
+            finetune=FinetuneConfig(batch_size=64),
+        ),
+        "small": Preset(ModelConfig(depth=8, width=192)),
+        "base": Preset(ModelConfig(depth=10, width=576), finetune=FinetuneConfig(drop_path=0.2)),
+        "large": Preset(ModelConfig(depth=12, width=768), finetune=FinetuneConfig(drop_path=0.2)),
+    }
+)
+
+
+def preset(name: str) -> Preset:
+    """The preset called ``name``."""
+    if name not in PRESETS:
+        raise ConfigError(
+            f"there is no preset {name!r}{did_you_mean(name, PRESETS)}; choose one of {', '.join(PRESETS)}"
+        )
+    return PRESETS[name]

@@ -1,0 +1,162 @@
+"""The four kinds of attention on the token grid. Each is a statement about the axis it runs along.
+
+Tokens come as (R, N, D): the rows of all windows, N tokens each. Along time a row is a sequence of its own. Across
+channels, and over all tokens, the rows of a window belong together, which is what the layout knows. To add a kind,
+write its class and name it in ``KINDS``.
+
+Legend: **R** rows, **B** windows, **C** rows of a window, **N** tokens of a row, **D** width, **H** heads, **E**
+head dimension, **S** length of the attended axis, **P** sequences attended at once.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cerebro_eeg.batch import Layout
+from cerebro_eeg.config import AttentionKind, ModelConfig
+
+Axis = Literal["channels", "time", "all"]
+
+# CUDA kernels of torch fail beyond 65,535 sequences, and the flash backward from about 21,800 on (docs/paper.md).
+MOST_SEQUENCES = 16_384
+
+
+class AxisAttention(nn.Module):
+    """Multi-head self-attention along one axis of the grid: alternating (Algorithm 1) and standard attention."""
+
+    def __init__(self, config: ModelConfig, axis: Axis) -> None:
+        super().__init__()
+        self.axis = axis
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out = nn.Linear(config.width, config.width, bias=config.bias)
+
+    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+        """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
+        return self.out(attend(self.qkv(x_RND), layout, self.axis, self.heads, keys_RN))
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}, heads={self.heads}"
+
+
+class TwoAxisAttention(nn.Module):
+    """Both axes in every layer, each with its own QKV (Algorithm 2); one projection of their mean."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.qkv_time = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out = nn.Linear(config.width, config.width, bias=config.bias)
+
+    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+        channels_RND = attend(self.qkv(x_RND), layout, "channels", self.heads, keys_RN)
+        time_RND = attend(self.qkv_time(x_RND), layout, "time", self.heads, keys_RN)
+        return self.out((channels_RND + time_RND) / 2)
+
+
+class BottleneckAttention(nn.Module):
+    """Algorithm 3 to the letter: channels attend through their means over time, then time through its means.
+
+    The second attention averages copies of one and the same value, so its output does not depend on time (and its
+    queries and keys get no gradient). That is what the algorithm says; docs/paper.md has the argument.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out = nn.Linear(config.width, config.width, bias=config.bias)
+
+    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+        q_RNHE, k_RNHE, v_RNHE = self.qkv(x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        keep_RN = _keys(x_RND, layout, keys_RN)
+        # Lines 3-4: mean over time, attention across channels.
+        pooled = (_mean(t, 1, keep_RN) for t in (q_RNHE, k_RNHE, v_RNHE))
+        q_BHCE, k_BHCE, v_BHCE = (layout.grid(t).transpose(1, 2) for t in pooled)
+        keep_BCN = layout.grid(keep_RN)
+        a_BHCE = scaled_dot_product(q_BHCE, k_BHCE, v_BHCE, keep_BCN.any(2))
+        # Line 5: mean over channels. Lines 6-7: attention along time, its value the same at every time.
+        q_BHNE, k_BHNE = (_mean(layout.grid(t), 1, keep_BCN).transpose(1, 2) for t in (q_RNHE, k_RNHE))
+        tokens = x_RND.shape[1]
+        v_BHNV = a_BHCE.flatten(2)[:, :, None].expand(-1, -1, tokens, -1)
+        out_BHNV = scaled_dot_product(q_BHNE, k_BHNE, v_BHNV, keep_BCN.any(1))
+        out_BCNHE = out_BHNV.unflatten(-1, (layout.width, -1)).permute(0, 3, 2, 1, 4)
+        return self.out(layout.rows(out_BCNHE).flatten(2))
+
+
+def make_alternating(config: ModelConfig, layer: int) -> nn.Module:
+    """Alg. 1: layers 1, 3, ... mix channels, layers 2, 4, ... mix time (``first_axis`` swaps them)."""
+    odd = layer % 2 == 1
+    return AxisAttention(config, "channels" if odd == (config.first_axis == "channels") else "time")
+
+
+# An attention kind is a function of the config and of the layer's number, counted from 1.
+KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], nn.Module]] = {
+    "alternating": make_alternating,
+    "standard": lambda config, layer: AxisAttention(config, "all"),
+    "two_axis": lambda config, layer: TwoAxisAttention(config),
+    "bottleneck": lambda config, layer: BottleneckAttention(config),
+}
+
+
+def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Tensor | None = None) -> Tensor:
+    """Multi-head attention along ``axis`` with packed q, k, v of width 3 D; gives (R, N, D)."""
+    qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
+    if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
+        q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)
+        return scaled_dot_product(q, k, v, keys_RN).transpose(1, 2).flatten(2)
+    tokens = qkv_RND.shape[1]
+    masked = keys_RN is not None or layout.real_R is not None or layout.slot_R is not None
+    keep_BCN = layout.grid(_keys(qkv_RND, layout, keys_RN)) if masked else None
+    qkv = layout.grid(qkv_RN3HE)  # (B, C, N, 3, H, E)
+    if axis == "channels":
+        q, k, v = qkv.permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # (B N, H, C, E)
+        keep_PS = None if keep_BCN is None else keep_BCN.transpose(1, 2).flatten(0, 1)
+        out = scaled_dot_product(q, k, v, keep_PS)
+        return layout.rows(out.unflatten(0, (layout.windows, tokens)).permute(0, 3, 1, 2, 4)).flatten(2)
+    q, k, v = qkv.flatten(1, 2).permute(2, 0, 3, 1, 4)  # (B, H, C N, E)
+    keep_PS = None if keep_BCN is None else keep_BCN.flatten(1)
+    out = scaled_dot_product(q, k, v, keep_PS)
+    return layout.rows(out.transpose(1, 2).unflatten(1, (layout.width, tokens))).flatten(2)
+
+
+def scaled_dot_product(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, keep_PS: Tensor | None) -> Tensor:
+    """softmax(q k / sqrt(E)) v for each sequence and head; zeros where a sequence has no key to look at."""
+    if q_PHSE.is_cuda and q_PHSE.shape[0] > MOST_SEQUENCES:
+        keeps = [None] * len(q_PHSE) if keep_PS is None else keep_PS.split(MOST_SEQUENCES)
+        parts = (t.split(MOST_SEQUENCES) for t in (q_PHSE, k_PHSE, v_PHSV))
+        return torch.cat([scaled_dot_product(*part) for part in zip(*parts, keeps, strict=False)])
+    if keep_PS is None:
+        return functional.scaled_dot_product_attention(q_PHSE, k_PHSE, v_PHSV)
+    # A softmax over nothing is 0/0, in the forward pass or the backward, depending on the kernel: look at everything
+    # instead and throw the result away.
+    some_P1 = keep_PS.any(1, keepdim=True)
+    mask_P11S = (keep_PS | ~some_P1)[:, None, None]
+    with _masked_kernels(q_PHSE):
+        out = functional.scaled_dot_product_attention(q_PHSE, k_PHSE, v_PHSV, attn_mask=mask_P11S)
+    return out.masked_fill(~some_P1[:, :, None, None], 0)
+
+
+def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Keep cuDNN out: its masked backward, the default on Hopper, gives NaN without a word (pytorch #196678)."""
+    if not q.is_cuda:
+        return contextlib.nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def _keys(x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
+    """(R, N), true where a token is real and may be looked at."""
+    keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
+    return keep_RN if layout.real_R is None else keep_RN & layout.real_R[:, None]
+
+
+def _mean(x: Tensor, axis: int, keep: Tensor) -> Tensor:
+    """Mean along ``axis`` over what ``keep`` keeps, zero where that is nothing; ``keep`` has the leading axes of x."""
+    weight = keep.to(x.dtype).reshape(*keep.shape, *([1] * (x.dim() - keep.dim())))
+    return (x * weight).sum(axis) / weight.sum(axis).clamp_min(1)

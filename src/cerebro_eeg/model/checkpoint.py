@@ -1,0 +1,284 @@
+"""Weights in one ``.safetensors`` file that says what it is and proves that it is whole.
+
+The file's metadata holds the format's version, the configs and the training record as JSON, and two SHA-256 sums: over
+the tensors and over that JSON. Nothing in it can run code. Loading checks all of it and returns a report of what was
+loaded; it fails when any part of the encoder is missing.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
+from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.errors import CheckpointError, ConfigError
+from cerebro_eeg.files import replacing
+from cerebro_eeg.model.encoder import resize_positions
+from cerebro_eeg.schema import from_dict, to_dict
+
+FORMAT = "cerebro-eeg"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """All that a checkpoint knows besides its tensors."""
+
+    model: ModelConfig
+    objective: ObjectiveConfig | None = None
+    head: HeadConfig | None = None
+    training: Training = field(default_factory=Training)
+    electrodes: tuple[str, ...] = VOCABULARY
+    """Names of the rows of the electrode table, from row 1 on: rows are matched by name, not by number."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "model": to_dict(self.model),
+            "objective": None if self.objective is None else to_dict(self.objective),
+            "head": None if self.head is None else to_dict(self.head),
+            "training": to_dict(self.training),
+            "electrodes": list(self.electrodes),
+        }
+
+    @staticmethod
+    def from_dict(values: Any) -> "Header":
+        """Check every field."""
+        known = ("model", "objective", "head", "training", "electrodes")
+        if not isinstance(values, Mapping) or set(values) != set(known):
+            found = _shorten([repr(name) for name in values]) if isinstance(values, Mapping) else type(values).__name__
+            raise ConfigError(f"expected the parts {', '.join(known)}; found {found or 'none'}")
+        electrodes = values["electrodes"]
+        if not isinstance(electrodes, list) or not all(isinstance(name, str) for name in electrodes):
+            raise ConfigError("electrodes is not a list of names")
+        if len(set(electrodes)) != len(electrodes):
+            raise ConfigError("electrodes names a row twice")
+        objective, head = values["objective"], values["head"]
+        return Header(
+            from_dict(ModelConfig, values["model"]),
+            None if objective is None else from_dict(ObjectiveConfig, objective),
+            None if head is None else from_dict(HeadConfig, head),
+            from_dict(Training, values["training"]),
+            tuple(electrodes),
+        )
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every tensor of a checkpoint and of every tensor of the model."""
+
+    source: str
+    loaded: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """In the model, not in the file: new and random."""
+    unexpected: tuple[str, ...] = ()
+    """In the file, not in the model: left aside."""
+    reshaped: tuple[str, ...] = ()
+    """Loaded after slicing, interpolation or matching rows by name."""
+    replaced: tuple[str, ...] = ()
+    """In both with another shape: new and random."""
+
+    @property
+    def exact(self) -> bool:
+        """Every tensor of the model comes from the file as it is."""
+        return not (self.missing or self.reshaped or self.replaced)
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        for what, names in (
+            ("reshaped", self.reshaped),
+            ("missing (new, random)", self.missing),
+            ("replaced by new, random ones", self.replaced),
+            ("unexpected (left aside)", self.unexpected),
+        ):
+            parts.append(f"{len(names)} {what}" + (f": {_shorten(names)}" if names else ""))
+        return f"{self.source}: " + "; ".join(parts)
+
+
+def save(path: Path, module: nn.Module, header: Header) -> None:
+    """Write the tensors of ``module`` and the header, atomically."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()}
+    try:
+        text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the config cannot be written as JSON: {error}") from error
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "config": text,
+        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "tensors_sha256": hash_tensors(tensors),
+    }
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata)
+
+
+def read_header(path: Path) -> Header:
+    """The header of a checkpoint, its JSON checked against its sum; the tensors are not read."""
+    with _opened(path) as file:
+        return _header(path, _metadata(path, file))
+
+
+def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
+    """Header and tensors of a checkpoint, both checked against their sums and against each other."""
+    with _opened(path) as file:
+        metadata = _metadata(path, file)
+        header = _header(path, metadata)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if hash_tensors(tensors) != metadata.get("tensors_sha256"):
+        raise CheckpointError(f"{path} was altered: its tensors do not match their SHA-256; get the file again")
+    _check_sizes(path, header, tensors)
+    return header, tensors
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def load_into(module: nn.Module, header: Header, tensors: Mapping[str, Tensor], source: str) -> LoadReport:
+    """Copy tensors into ``module`` and say what became of each; an encoder that would not be whole is an error.
+
+    No weight is rounded: ``module`` keeps its floating type, but takes float64 when the file has it.
+    """
+    if any(tensors[name].dtype == torch.float64 for name in module.state_dict() if name in tensors):
+        module.double()
+    own = module.state_dict()
+    copies: dict[str, Tensor] = {}
+    missing, reshaped, replaced = [], [], []
+    for name, target in own.items():
+        if name not in tensors:
+            missing.append(name)
+            continue
+        tensor = tensors[name].to(target)
+        if name == "encoder.electrodes" and header.electrodes != VOCABULARY:
+            tensor = _rows_by_name(tensor, header.electrodes, target)
+            reshaped.append(name)
+        elif name == "encoder.positions" and tensor.shape != target.shape and tensor.shape[1:] == target.shape[1:]:
+            tensor = resize_positions(tensor, len(target), header.model.patches.bands)
+            reshaped.append(name)
+        if tensor.shape != target.shape or not tensors[name].is_floating_point():
+            replaced.append(name)
+        else:
+            copies[name] = tensor
+    unexpected = [name for name in tensors if name not in own]
+    lost = [name for name in missing + replaced + unexpected if name.startswith("encoder.")]
+    if lost:
+        raise CheckpointError(
+            f"{source} does not hold the whole encoder: {_shorten(lost)} missing, unexpected or of another shape or "
+            "type; get the file again"
+        )
+    for name, tensor in copies.items():
+        own[name].copy_(tensor)
+    return LoadReport(source, tuple(copies), tuple(missing), tuple(unexpected), tuple(reshaped), tuple(replaced))
+
+
+def _rows_by_name(table: Tensor, names: tuple[str, ...], target: Tensor) -> Tensor:
+    """The electrode table of another vocabulary in the order of ours; rows that it lacks stay as they are."""
+    result = target.clone()
+    row_of = {name: row for row, name in enumerate(names, 1)}
+    for row, name in enumerate(VOCABULARY, 1):
+        if name in row_of:
+            result[row] = table[row_of[name]]
+    return result
+
+
+def _metadata(path: Path, file: Any) -> dict[str, str]:
+    """The metadata of one of our files, or an error that says what else the file is."""
+    metadata: dict[str, str] = file.metadata() or {}
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} holds tensors but no cerebro-eeg config: another program wrote it; give a file that "
+            "cerebro-eeg saved"
+        )
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path} is a checkpoint of version {metadata.get('version')!r:.20}; this cerebro-eeg reads version "
+            f"'{VERSION}': install the release that wrote it, or convert it there"
+        )
+    return metadata
+
+
+def _header(path: Path, metadata: Mapping[str, str]) -> Header:
+    text = metadata.get("config", "")
+    if hashlib.sha256(text.encode()).hexdigest() != metadata.get("config_sha256"):
+        raise CheckpointError(f"{path} was altered: its config does not match its SHA-256; get the file again")
+    try:
+        return Header.from_dict(json.loads(text))
+    except (ValueError, RecursionError) as error:  # also JSON that is broken, nested too deep or has endless numbers
+        raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
+
+
+def _check_sizes(path: Path, header: Header, tensors: Mapping[str, Tensor]) -> None:
+    """Config and tensors must speak of the same model, before one is built as large as the config says."""
+    model, objective, head = header.model, header.objective, header.head
+    expected = {
+        "encoder.embed.weight": (model.width, model.patches.size),
+        "encoder.positions": (model.positions, model.width),
+        "encoder.electrodes": (len(header.electrodes) + 1, model.width),
+        f"encoder.blocks.{model.depth - 1}.mlp.up.weight": (model.hidden, model.width),
+    }
+    if objective is not None and objective.style == "vitmae":
+        width = objective.decoder_width or model.width
+        last = f"decoder.blocks.{objective.decoder_depth - 1}.mlp.up.weight"
+        expected[last] = (round(width * model.mlp_ratio), width)
+    if head is not None and "final_layer.weight" in tensors:
+        expected["final_layer.weight"] = (head.n_outputs, model.width)
+    for name, shape in expected.items():
+        found = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
+        if name not in tensors or tensors[name].shape != shape:
+            raise CheckpointError(
+                f"{path} does not hold the whole model that its config describes: {name} {found}; expected {shape}; "
+                "get the file again"
+            )
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, open for as long as the block lasts; whatever is wrong with it is a CheckpointError."""
+    try:
+        _refuse_others(path)
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is cut off or damaged ({error}); get the file again") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}); give a file you may read") from error
+
+
+def _refuse_others(path: Path) -> None:
+    """Look at the first bytes and the size: what is not a whole safetensors file gets a clear word."""
+    if not os.path.isfile(path):  # unlike Path.is_file, never an error
+        raise CheckpointError(f"there is no checkpoint {path}; give a .safetensors file or a folder that holds one")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(9)
+    length = int.from_bytes(start[:8], "little")
+    if start[8:] == b"{" and 8 + length <= size:
+        return  # first of all, because a header's length may start with the byte that starts a pickle
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        raise CheckpointError(
+            f"{path} is a pickle (torch.save), whatever its name; pickles can run code and are never read: "
+            "ask for a .safetensors file"
+        )
+    raise CheckpointError(f"{path} is cut off or not a safetensors file ({size} bytes); get the file again")
+
+
+def _shorten(names: list[str] | tuple[str, ...], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,194 @@
+"""The encoder: patches become tokens with a position and an electrode, and a stack of blocks mixes them.
+
+Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** values in a patch, **D** width,
+**B** windows, **K** blocks.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.model.attention import KINDS
+from cerebro_eeg.model.patches import Patches, make_patches
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the encoder gives: a token for every patch, and which rows form a window."""
+
+    x_RND: Tensor
+    layout: Layout
+
+    def per_channel(self) -> Tensor:
+        """(B, C, D): mean over time, zeros for pads."""
+        return self.layout.grid(self.x_RND.mean(1))
+
+    def per_window(self) -> Tensor:
+        """(B, D): mean over all real tokens of a window."""
+        total_BD = self.per_channel().sum(1)
+        return total_BD / self.layout.counts(total_BD.device).clamp_min(1)[:, None].to(total_BD.dtype)
+
+
+class Mlp(nn.Module):
+    """The feed-forward part of a block."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden, bias=config.bias)
+        self.down = nn.Linear(config.hidden, config.width, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each with a residual connection and a LayerNorm."""
+
+    def __init__(self, config: ModelConfig, layer: int, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.drop_path = drop_path
+        self.norm1 = nn.LayerNorm(config.width, config.norm_eps)
+        self.attention = KINDS[config.attention](config, layer)
+        self.norm2 = nn.LayerNorm(config.width, config.norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(
+        self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None, noise_2B: Tensor | None = None
+    ) -> Tensor:
+        """``keys_RN``: tokens that may be looked at. ``noise_2B``: uniform numbers that decide on drop path."""
+        if self.drop_path and self.training and noise_2B is None:
+            noise_2B = torch.rand(2, layout.windows, device=x_RND.device)
+        branch_RND = self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN)
+        if layout.real_R is not None:  # the outputs of padded queries are zero
+            branch_RND = branch_RND * layout.real_R[:, None, None]
+        x_RND = x_RND + self._dropped(branch_RND, layout, noise_2B, 0)
+        x_RND = x_RND if self.pre else self.norm1(x_RND)
+        branch_RND = self.mlp(self.norm2(x_RND) if self.pre else x_RND)
+        x_RND = x_RND + self._dropped(branch_RND, layout, noise_2B, 1)
+        return x_RND if self.pre else self.norm2(x_RND)
+
+    def _dropped(self, branch_RND: Tensor, layout: Layout, noise_2B: Tensor | None, part: int) -> Tensor:
+        """Skip the branch for a random share of the windows and raise the others to the same mean."""
+        if not (self.drop_path and self.training) or noise_2B is None:
+            return branch_RND
+        keep_B = (noise_2B[part] >= self.drop_path).to(branch_RND.dtype) / (1 - self.drop_path)
+        return branch_RND * layout.per_row(keep_B)[:, None, None]
+
+
+class Stack(nn.Module):
+    """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.depth + 1))
+        self.norm = nn.LayerNorm(config.width, config.norm_eps) if config.norm == "pre" else nn.Identity()
+
+    def run(
+        self,
+        x_RND: Tensor,
+        layout: Layout,
+        keys_RN: Tensor | None = None,
+        noise_K2B: Tensor | None = None,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block."""
+        blocks = list(self.blocks)[:layer]
+        for i, block in enumerate(blocks):
+            x_RND = block(x_RND, layout, keys_RN, None if noise_K2B is None else noise_K2B[i])
+        if len(blocks) == len(self.blocks):
+            x_RND = self.norm(x_RND)
+        return x_RND if layout.real_R is None else x_RND * layout.real_R[:, None, None]
+
+    def set_drop_path(self, rate: float, schedule: str = "linear") -> None:
+        """Set the chance of skipping a branch: rising linearly from 0 in the first block, or constant."""
+        last = max(1, len(self.blocks) - 1)
+        for i, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            block.drop_path = rate * i / last if schedule == "linear" else rate
+
+
+class Encoder(Stack):
+    """CEReBrO's encoder, without an objective and without a head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        width = config.width
+        self.embed = nn.Linear(config.patches.size, width, bias=config.bias)
+        self.positions = nn.Parameter(torch.empty(config.positions, width))
+        # Row 0 stays zero: it is the pad's row and the second electrode of a channel that has none.
+        self.electrodes = nn.Parameter(torch.empty(len(VOCABULARY) + 1, width))
+        self.mask_token = nn.Parameter(torch.empty(width))
+        # Nothing ever looks at a pad, so its token has no gradient; it is kept out of what DDP waits for.
+        self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
+        self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
+        self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
+        initialize(self, config)
+
+    def forward(
+        self,
+        batch: Batch,
+        masked_RN: Tensor | None = None,
+        noise_K2B: Tensor | None = None,
+        layer: int | None = None,
+    ) -> Tokens:
+        """Tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
+        patches = make_patches(batch, self.config)
+        x_RND = self.tokens(patches, masked_RN)
+        return Tokens(self.run(x_RND, patches.layout, None, noise_K2B, layer), patches.layout)
+
+    def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
+        """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
+        x_RND = self.embed(patches.values_RNL.to(self.embed.weight.dtype))
+        if masked_RN is not None:
+            x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
+        x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
+        if self.amplitude is not None and patches.loudness_R is not None:
+            x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.amplitude.weight.dtype))[:, None]
+        return x_RND
+
+    def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:
+        """The [PAD] token in every padded row."""
+        if layout.real_R is None:
+            return x_RND
+        return torch.where(layout.real_R[:, None, None], x_RND, self.pad_token.to(x_RND.dtype))
+
+    def place(self, patches: Patches) -> Tensor:
+        """What is added to a token for where it is and from which electrode."""
+        position_ND = resize_positions(self.positions, patches.values_RNL.shape[1], self.config.patches.bands)
+        row_RD = self._electrode(patches.channels_R2[:, 0]) - self._electrode(patches.channels_R2[:, 1])
+        if self.phase is not None and patches.phase_R is not None:
+            row_RD = row_RD + self.phase * patches.phase_R[:, None]
+        return position_ND + row_RD[:, None]
+
+    def _electrode(self, ids_R: Tensor) -> Tensor:
+        return functional.embedding(ids_R, self.electrodes, padding_idx=0)
+
+
+def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
+    """The first ``tokens`` rows, or more rows interpolated along time, for each frequency band apart."""
+    if tokens <= len(table_PD):
+        return table_PD[:tokens]
+    times_DFP = table_PD.unflatten(0, (-1, bands)).permute(2, 1, 0)
+    longer_DFN = functional.interpolate(times_DFP, tokens // bands, mode="linear", align_corners=False)
+    return longer_DFN.permute(2, 1, 0).flatten(0, 1)
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, config: ModelConfig) -> None:
+    """Xavier-uniform linear layers with zero bias; truncated normal tables and tokens; row 0 of electrodes zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+    for name, parameter in module.named_parameters(recurse=False):
+        nn.init.trunc_normal_(parameter, std=config.init_std, a=-2 * config.init_std, b=2 * config.init_std)
+        if name == "electrodes":
+            parameter[0] = 0

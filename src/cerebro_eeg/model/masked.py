@@ -1,0 +1,169 @@
+"""Learning without labels: hide tokens, reconstruct their patches (SimMIM and ViTMAE styles), and the loss.
+
+Legend: **R** rows, **N** tokens of a row, **L** values in a patch, **D** width, **B** windows, **V** visible tokens.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Training
+from cerebro_eeg.model import hub
+from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into, read
+from cerebro_eeg.model.encoder import Encoder, Stack, initialize
+from cerebro_eeg.model.patches import Patches, make_patches
+
+log = logging.getLogger("cerebro_eeg")
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What a masked model makes of a batch, and the sums its loss is made of.
+
+    Sums and counts are kept apart because the averages run over the tokens of *all* processes of a step.
+    """
+
+    target_RNL: Tensor
+    predicted_RNL: Tensor
+    masked_RN: Tensor
+    layout: Layout
+    masked_sum: Tensor
+    masked_count: Tensor
+    visible_sum: Tensor
+    visible_count: Tensor
+    alpha: float
+
+    @property
+    def masked_loss(self) -> Tensor:
+        """Mean error over masked tokens."""
+        return self.masked_sum / self.masked_count.clamp_min(1)
+
+    @property
+    def visible_loss(self) -> Tensor:
+        """Mean error over visible tokens."""
+        return self.visible_sum / self.visible_count.clamp_min(1)
+
+    @property
+    def loss(self) -> Tensor:
+        """Masked error plus alpha times visible error, averaged over the tokens of this batch."""
+        return self.masked_loss + self.alpha * self.visible_loss
+
+
+class Decoder(Stack):
+    """The light decoder of the ViTMAE style."""
+
+    def __init__(self, config: ModelConfig, encoder_width: int) -> None:
+        super().__init__(config)
+        self.embed = nn.Linear(encoder_width, config.width, bias=config.bias)
+        initialize(self, config)
+
+
+class MaskedCerebro(nn.Module):
+    """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
+
+    def __init__(self, config: ModelConfig, objective: ObjectiveConfig | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.objective = objective or ObjectiveConfig()
+        self.training_record = Training()
+        self.load_report: LoadReport | None = None
+        self.encoder = Encoder(config)
+        self.decoder: Decoder | None = None
+        width = config.width
+        if self.objective.style == "vitmae":
+            decoder = self.objective.decoder(config)
+            self.decoder, width = Decoder(decoder, config.width), decoder.width
+        self.reconstruct = nn.Linear(width, config.patches.size, bias=config.bias)
+        initialize(self.reconstruct, config)
+
+    def forward(self, batch: Batch, noise_RN: Tensor | None = None) -> Reconstruction:
+        """Mask, reconstruct, compare. ``noise_RN`` decides which tokens are masked: the smallest of a window are."""
+        patches = make_patches(batch, self.config)
+        if noise_RN is None:
+            noise_RN = torch.rand(patches.values_RNL.shape[:2], device=patches.values_RNL.device)
+        masked_RN = choose_masked(noise_RN, patches.layout, self.objective.mask_ratio)
+        if self.decoder is None:
+            x_RND = self.encoder.run(self.encoder.tokens(patches, masked_RN), patches.layout)
+        else:
+            x_RND = self._decode(self._encode_visible(patches, masked_RN), patches, masked_RN, self.decoder)
+        return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
+
+    @property
+    def header(self) -> Header:
+        """What a checkpoint of this model says about it."""
+        return Header(self.config, self.objective, training=self.training_record)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
+        return hub.write_folder(folder, self, self.header)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, objective: ObjectiveConfig | None = None) -> Self:
+        """Go on from a checkpoint in a file or folder, or on the Hub, with its objective or another one."""
+        header, tensors = read(hub.find(source))
+        model = cls(header.model, objective or header.objective)
+        model.training_record = header.training
+        model.load_report = load_into(model, header, tensors, str(source))
+        log.log(logging.INFO if model.load_report.exact else logging.WARNING, "%s", model.load_report)
+        return model
+
+    def _encode_visible(self, patches: Patches, masked_RN: Tensor) -> Tensor:
+        """Encode as if masked tokens were not there; what stands in their places is meaningless."""
+        x_RND = self.encoder.tokens(patches)
+        if self.config.attention != "standard":  # the grid must stay whole: hide them as keys, at the same cost
+            return self.encoder.run(x_RND, patches.layout, ~masked_RN)
+        # Tokens that all see each other need no grid: a window's visible tokens become rows of one token each.
+        visible_RN = ~masked_RN if patches.layout.real_R is None else ~masked_RN & patches.layout.real_R[:, None]
+        counts = patches.layout.grid(visible_RN.sum(1)).sum(1).tolist()
+        visible_V1D = self.encoder.run(x_RND[visible_RN][:, None], Layout.ragged(counts, x_RND.device))
+        return torch.zeros_like(x_RND, dtype=visible_V1D.dtype).masked_scatter(visible_RN[..., None], visible_V1D)
+
+    def _decode(self, x_RND: Tensor, patches: Patches, masked_RN: Tensor, decoder: Decoder) -> Tensor:
+        """Put [MASK] where nothing was seen, say again where everything is, and let the decoder fill in."""
+        x_RND = torch.where(masked_RN[..., None], self.encoder.mask_token.to(x_RND.dtype), x_RND)
+        x_RND = self.encoder.with_pads(x_RND, patches.layout) + self.encoder.place(patches)
+        return decoder.run(decoder.embed(x_RND), patches.layout)
+
+
+def choose_masked(noise_RN: Tensor, layout: Layout, ratio: float) -> Tensor:
+    """Mask ``round(ratio * real tokens)`` (half to even) tokens of each window, those with the smallest noise."""
+    tokens, device = noise_RN.shape[1], noise_RN.device
+    present_BC = layout.present(device)
+    noise_BCN = layout.grid(noise_RN)
+    if present_BC is not None:
+        noise_BCN = noise_BCN.masked_fill(~present_BC[..., None], torch.inf)
+    rank_BM = noise_BCN.flatten(1).argsort(dim=1, stable=True).argsort(dim=1)
+    real_B = layout.counts(device) * tokens
+    real_B = (
+        real_B.cpu() if device.type == "mps" else real_B
+    )  # in float64, which MPS lacks, the count is the same anywhere
+    masked_BM = rank_BM < (real_B.double() * ratio).round().to(device, torch.int64)[:, None]
+    return layout.rows(masked_BM.reshape(noise_BCN.shape))
+
+
+def compare(patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor, objective: ObjectiveConfig) -> Reconstruction:
+    """Squared error of each patch, summed over masked and over visible tokens; pads count for nothing."""
+    target_RNL = patches.values_RNL
+    predicted_RNL = predicted_RNL.to(target_RNL.dtype)  # the loss is computed in the signal's precision
+    error_RN = (predicted_RNL - target_RNL).square().sum(-1)
+    if objective.patch_error == "mean":
+        error_RN = error_RN / target_RNL.shape[-1]
+    visible_RN = ~masked_RN
+    if patches.layout.real_R is not None:
+        visible_RN = visible_RN & patches.layout.real_R[:, None]
+    return Reconstruction(
+        target_RNL,
+        predicted_RNL,
+        masked_RN,
+        patches.layout,
+        (error_RN * masked_RN).sum(),
+        masked_RN.sum(),
+        (error_RN * visible_RN).sum(),
+        visible_RN.sum(),
+        objective.alpha,
+    )

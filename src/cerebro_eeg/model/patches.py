@@ -1,0 +1,149 @@
+"""From a window of EEG to patches: normalisation, waveform patches, spectrogram patches.
+
+Everything here is a plain function of tensors with the model's config beside it. It runs in the precision of the
+signal, whatever autocast says, on the device where the signal is.
+
+Legend: **R** rows (channels of all windows), **T** samples, **N** patches, **L** values in a patch, **F** frames,
+**K** frequency bins.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.config import ModelConfig, PatchConfig
+from cerebro_eeg.errors import InputError
+
+# A channel whose standard deviation is below this share of its largest value is flat: what is left is rounding.
+FLAT = 1e-6
+# Log standard deviations are clipped here: a flat channel must not become minus infinity.
+LOUDEST = 5.0
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches of a batch. With phase, each channel has two rows and ``layout`` counts both."""
+
+    values_RNL: Tensor
+    channels_R2: Tensor
+    layout: Layout
+    phase_R: Tensor | None = None
+    """Which rows hold phase; None without phase."""
+    loudness_R: Tensor | None = None
+    """Log standard deviation relative to the recording; None unless the config asks for it."""
+
+
+def make_patches(batch: Batch, config: ModelConfig) -> Patches:
+    """Normalise the windows of a batch and cut them as the config says."""
+    samples = batch.signal_RT.shape[-1]
+    if config.patches.count(samples) < 1:
+        raise InputError(
+            f"a window of {samples} samples gives no patch; {config.patches.kind} patches need at least "
+            f"{config.patches.shortest()} samples ({config.patches.shortest() / config.signal.sfreq:.3g} s)"
+        )
+    with torch.autocast(batch.signal_RT.device.type, enabled=False):
+        signal_RT = normalize(batch.signal_RT, config, batch.scale_R)
+        loudness_R = loudness(batch.signal_RT, batch.scale_R) if config.amplitude else None
+        if config.patches.kind == "waveform":
+            values_RNL = signal_RT.unfold(-1, config.patches.length, config.patches.stride)
+            return Patches(values_RNL, batch.channels_R2, batch.layout, None, loudness_R)
+        magnitude_RFK, phase_RFK = spectrogram(signal_RT, config.patches)
+        values_RNL = cut_spectrogram(magnitude_RFK, config.patches)
+        if config.patches.phase == "none":
+            return Patches(values_RNL, batch.channels_R2, batch.layout, None, loudness_R)
+        return _with_phase(values_RNL, cut_spectrogram(phase_RFK, config.patches), batch, config, loudness_R)
+
+
+def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = None) -> Tensor:
+    """Scale each channel of a window as ``config.normalization`` says; flat channels become zeros."""
+    kind = config.normalization
+    if kind == "none":
+        return signal_RT
+    if kind == "scale":
+        return signal_RT / config.fixed_scale
+    centred_RT = signal_RT - signal_RT.mean(-1, keepdim=True)
+    if kind == "recording":
+        return centred_RT / _needed(scale_R, 'normalization="recording"')[:, None]
+    if kind == "zscore":
+        std_R1 = centred_RT.square().mean(-1, keepdim=True).sqrt()
+        return _divided(centred_RT, std_R1, signal_RT)
+    low_R1, high_R1 = signal_RT.amin(-1, keepdim=True), signal_RT.amax(-1, keepdim=True)
+    half_R1 = (high_R1 - low_R1) / 2
+    return _divided(signal_RT - (high_R1 + low_R1) / 2, half_R1, signal_RT)
+
+
+def loudness(signal_RT: Tensor, scale_R: Tensor | None) -> Tensor:
+    """Log of each channel's standard deviation over the scale of its recording, clipped."""
+    std_R = signal_RT.std(-1, correction=0)
+    ratio_R = std_R / _needed(scale_R, "amplitude=True")
+    return ratio_R.clamp(math.exp(-LOUDEST), math.exp(LOUDEST)).log()
+
+
+def robust_scale(signal: Tensor) -> Tensor:
+    """One scale for a recording (channels, samples) in its unit: the median over channels of a robust deviation."""
+    centred = signal - signal.median(-1, keepdim=True).values
+    return 1.4826 * centred.abs().median(-1).values.median()
+
+
+def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]:
+    """Log magnitude, z-scored per channel, and phase over pi, each (R, F, K); zeros for a flat channel."""
+    padded_RT = functional.pad(signal_RT, (config.reflect, config.reflect), mode="reflect")
+    frames_RFT = padded_RT.unfold(-1, config.n_fft, config.hop)
+    hann_T = torch.hann_window(config.n_fft, periodic=True, dtype=signal_RT.dtype, device=signal_RT.device)
+    bins_RFK = torch.fft.rfft(frames_RFT * hann_T)[..., 1 : config.bins + 1]
+    size_RFK = bins_RFK.abs()
+    floor_R11 = config.floor * size_RFK.flatten(1).median(-1).values[:, None, None]
+    log_RFK = torch.maximum(size_RFK, floor_R11).clamp_min(torch.finfo(signal_RT.dtype).tiny).log()
+    centred_RFK = log_RFK - log_RFK.mean((-2, -1), keepdim=True)
+    std_R11 = centred_RFK.square().mean((-2, -1), keepdim=True).sqrt()
+    std_R1 = signal_RT.std(-1, correction=0, keepdim=True)
+    flat_R11 = _flat(std_R1, signal_RT)[:, :, None] | (floor_R11 <= 0) | (std_R11 <= 0)
+    magnitude_RFK = (centred_RFK / std_R11.masked_fill(flat_R11, 1)).masked_fill(flat_R11, 0)
+    phase_RFK = bins_RFK.angle() / math.pi
+    # The Nyquist bin is real: whether its phase reads 1 or -1 hangs on the sign of a zero.
+    return magnitude_RFK, phase_RFK.masked_fill(phase_RFK <= -1, 1).masked_fill(flat_R11, 0)
+
+
+def cut_spectrogram(values_RFK: Tensor, config: PatchConfig) -> Tensor:
+    """Patches (R, N, L): frames as they are, or squares numbered time first, ``t * bands + f``."""
+    if config.kind == "time_bins":
+        return values_RFK
+    side = config.square
+    squares = values_RFK.unfold(1, side, side).unfold(2, side, side)  # (R, t, f, side, side)
+    return squares.flatten(3).flatten(1, 2)
+
+
+def _with_phase(
+    magnitude_RNL: Tensor, phase_RNL: Tensor, batch: Batch, config: ModelConfig, loudness_R: Tensor | None
+) -> Patches:
+    """Give each channel a second row for its phase, beside the first or after all first ones."""
+    layout, order_R = batch.layout.doubled(config.patches.phase == "separated")
+    values_RNL = torch.stack([magnitude_RNL, phase_RNL], 1).flatten(0, 1)
+    channels_R2 = batch.channels_R2.repeat_interleave(2, 0)
+    loudness_R = None if loudness_R is None else loudness_R.repeat_interleave(2)
+    phase_R = torch.arange(len(values_RNL), device=values_RNL.device) % 2 == 1
+    if order_R is not None:
+        order_R = order_R.to(values_RNL.device)
+        values_RNL, channels_R2, phase_R = values_RNL[order_R], channels_R2[order_R], phase_R[order_R]
+        loudness_R = None if loudness_R is None else loudness_R[order_R]
+    return Patches(values_RNL, channels_R2, layout, phase_R, loudness_R)
+
+
+def _divided(centred_RT: Tensor, spread_R1: Tensor, signal_RT: Tensor) -> Tensor:
+    """``centred_RT`` over its spread; zeros for a flat channel."""
+    flat_R1 = _flat(spread_R1, signal_RT)
+    return (centred_RT / spread_R1.masked_fill(flat_R1, 1)).masked_fill(flat_R1, 0)
+
+
+def _flat(spread_R1: Tensor, signal_RT: Tensor) -> Tensor:
+    return spread_R1 <= FLAT * signal_RT.abs().amax(-1, keepdim=True)
+
+
+def _needed(scale_R: Tensor | None, what: str) -> Tensor:
+    if scale_R is None:
+        raise InputError(f"{what} needs the scale of the recording in microvolts; pass scale= (see robust_scale)")
+    return scale_R

@@ -1,0 +1,315 @@
+"""The public model: braindecode's words, features in one line, one clear line for each mistake, frozen means frozen."""
+
+import copy
+import logging
+
+import mne
+import numpy as np
+import pytest
+import torch
+
+from cerebro_eeg import Cerebro, MaskedCerebro, errors
+from cerebro_eeg.config import ModelConfig, SignalConfig, Training
+from tiny_models import small
+
+NAMES = ["Fp1", "Cz", "EEG T3-REF"]
+
+
+def make(n_outputs=None, **arguments):
+    torch.manual_seed(0)
+    config = arguments.pop("config", small())
+    return Cerebro(n_outputs, **{"ch_names": NAMES, "config": config, **arguments}).eval()
+
+
+def noise(windows=4, channels=3, samples=40, seed=0):
+    return np.random.default_rng(seed).normal(size=(windows, channels, samples)).astype(np.float32) * 20
+
+
+# ---- the words of the field ----------------------------------------------------------------------------------------
+
+
+def test_braindecode_signature():
+    info = mne.create_info(["Fp1", "Cz", "O2"], 256.0, "eeg")
+    model = Cerebro(n_outputs=4, n_chans=3, chs_info=info["chs"], n_times=1280, sfreq=256.0, config="tiny")
+    x = torch.tensor(noise(2, 3, 1280))
+    assert model(x).shape == (2, 4)
+    found = model(x, return_features=True)
+    assert found["features"].shape == (2, 64)
+    assert found["tokens"].shape == (2, 3, 20, 64)
+    assert found["cls_token"] is None
+    assert isinstance(model.final_layer, torch.nn.Linear)
+    torch.testing.assert_close(model.final_layer(found["features"]), model(x))
+    model.reset_head(7)
+    assert model(x).shape == (2, 7)
+    assert model.head.n_outputs == 7
+
+
+def test_without_outputs_the_model_gives_features():
+    x = torch.tensor(noise())
+    model = make()
+    torch.testing.assert_close(model(x), model(x, return_features=True)["features"])
+
+
+def test_seconds_and_samples_must_agree():
+    assert make(input_window_seconds=0.15625).n_times == 40
+    with pytest.raises(
+        errors.ConfigError, match=r"n_times is 41, but input_window_seconds=0\.15625 at 256 Hz gives 40"
+    ):
+        make(n_times=41, input_window_seconds=0.15625)
+
+
+def test_names_and_numbers_of_channels_must_agree():
+    with pytest.raises(errors.InputError, match="n_chans is 4, but 3 channels are named"):
+        make(n_chans=4)
+    info = mne.create_info(["Fp1", "Cz"], 256.0, "eeg")
+    with pytest.raises(errors.ConfigError, match="ch_names and chs_info name different channels"):
+        make(chs_info=info["chs"])
+
+
+def test_positions_of_chs_info_are_used_for_nearest():
+    montage = mne.channels.make_standard_montage("GSN-HydroCel-32")
+    info = mne.create_info([f"E{i}" for i in range(1, 33)], 256.0, "eeg")
+    info.set_montage(montage, on_missing="ignore")
+    with pytest.raises(errors.ChannelError, match="nearest"):
+        Cerebro(chs_info=info["chs"], config=small())
+    model = Cerebro(chs_info=info["chs"], config=small(), unknown="nearest_or_drop")
+    names = dict(zip([r.label for r in model.channels.rows], model.channels.rows, strict=True))
+    assert [names[f"E{i}"].channel.name for i in (1, 2, 3, 4)] == ["Fp1", "Fp2", "F3", "F4"]  # as EGI's table has it
+    assert len(model.channels.channels) > 24
+
+
+# ---- features ------------------------------------------------------------------------------------------------------
+
+
+def test_embed_gives_windows_channels_or_tokens():
+    model, x = make(), noise()
+    tokens = model.embed(x, level="token")
+    assert tokens.shape == (4, 3, 5, 12)
+    np.testing.assert_allclose(model.embed(x, level="channel"), tokens.mean(2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.embed(x), tokens.mean((1, 2)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.embed(x), model(torch.tensor(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_embed_does_not_depend_on_the_batch_size_and_leaves_no_trace():
+    model, x = make().train(), noise(7)
+    before = copy.deepcopy(model.state_dict())
+    np.testing.assert_allclose(model.embed(x, batch_size=2), model.embed(x, batch_size=64), rtol=1e-5, atol=1e-6)
+    assert model.training
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_embed_of_an_inner_layer():
+    model, x = make(), noise()
+    assert not np.allclose(model.embed(x, layer=0), model.embed(x, layer=1))
+    unnormed = model.embed(x, layer=2, level="token")
+    np.testing.assert_allclose(unnormed, model.embed(x, level="token"), rtol=1e-5, atol=1e-6)
+    with pytest.raises(errors.InputError, match=r"layer is 3; the encoder has layers 0 \(embeddings\) to 2"):
+        model.embed(x, layer=3)
+
+
+def test_embed_cuts_a_recording_and_says_what_is_left_over(caplog):
+    model = make()
+    recording = noise(1, 3, 95)[0]
+    with caplog.at_level(logging.INFO, "cerebro_eeg"):
+        features = model.embed(recording)
+    assert features.shape == (2, 12)
+    assert "the last 15 of 95 samples do not fill a window" in caplog.text
+    np.testing.assert_allclose(features[1], model.embed(recording[None, :, 40:80])[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(errors.InputError, match="the recording has 39 samples; a window of this model has 40"):
+        model.embed(recording[:, :39])
+
+
+def test_embed_with_names_of_its_own_ignores_order():
+    model, x = make(), noise()
+    other = model.embed(x[:, [2, 0, 1]], ch_names=["T7", "FP1", "CZ"])
+    np.testing.assert_allclose(other, model.embed(x), rtol=1e-5, atol=1e-6)
+    assert model.channels.names == ["Fp1", "Cz", "T7"]
+
+
+def test_channels_that_are_not_eeg_are_left_out_aloud(caplog):
+    model, x = make(), noise(channels=4)
+    with caplog.at_level(logging.WARNING, "cerebro_eeg"):
+        found = model.embed(x, ch_names=[*NAMES, "EKG1"])
+    assert "EKG1" in caplog.text
+    np.testing.assert_allclose(found, model.embed(x[:, :3]), rtol=1e-5, atol=1e-6)
+
+
+def test_units_are_one_signal():
+    model, x = make(), noise()
+    for unit, factor in (("mV", 1e-3), ("V", 1e-6)):
+        np.testing.assert_allclose(model.embed(x * factor, unit=unit), model.embed(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(errors.InputError, match="unit is 'nV'; choose one of uV, mV, V"):
+        model.embed(x, unit="nV")
+
+
+def test_scale_of_the_recording_is_needed_where_the_config_says_so():
+    x = noise()
+    for config in (small(normalization="recording"), small(amplitude=True)):
+        model = make(config=config)
+        with pytest.raises(errors.InputError, match="needs the scale of the recording in microvolts; pass scale="):
+            model.embed(x)
+        louder = model.embed(2 * x, scale=20.0)
+        assert not np.allclose(louder, model.embed(x, scale=20.0), rtol=1e-3)
+        np.testing.assert_allclose(louder, model.embed(x, scale=[10.0] * 4), rtol=1e-4, atol=1e-5)
+
+
+# ---- one clear line ------------------------------------------------------------------------------------------------
+
+BAD = [
+    ({"x": noise()[0, 0]}, errors.InputError, r"shape \(40,\); expected \(windows, channels, samples\)"),
+    ({"x": noise(channels=4)}, errors.InputError, "windows have 4 channels, but 3 are named"),
+    ({"x": noise(windows=0)}, errors.InputError, r"the array is empty: \(0, 3, 40\)"),
+    ({"x": noise(samples=0)}, errors.InputError, r"the array is empty: \(4, 3, 0\)"),
+    (
+        {"x": noise(samples=7)},
+        errors.InputError,
+        "a window of 7 samples gives no patch; waveform patches need at least 8",
+    ),
+    ({"ch_names": ["Fp1", "Cz", "Qx9"]}, errors.ChannelError, "Qx9"),
+    ({"ch_names": ["Fp1", "T3", "T7"]}, errors.ChannelError, "T3.*T7"),
+    (
+        {"sfreq": 128.0},
+        errors.InputError,
+        'have 128 Hz, the model was made for 256 Hz; .*rate="resample" or rate="as_is"',
+    ),
+    ({"level": "electrode"}, errors.InputError, "level is 'electrode'; choose window, channel or token"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "message"), BAD)
+def test_bad_input_gets_one_clear_line(change, kind, message):
+    arguments = {"x": noise(), **change}
+    with pytest.raises(kind, match=message) as caught:
+        make().embed(arguments.pop("x"), **arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_a_number_is_found_and_named(value):
+    x = noise()
+    x[2, 1, 17] = value
+    message = "NaN or infinity, first in window 2, channel 'Cz', sample 17"
+    with pytest.raises(errors.InputError, match=message):
+        make().embed(x)
+    with pytest.raises(errors.InputError, match=message):
+        make()(torch.tensor(x))
+
+
+def test_volts_where_microvolts_are_expected_are_reported():
+    with pytest.warns(UserWarning, match=r'1\.\d+e-05 uV, .* check the unit \(it looks like volts: pass unit="V"\)'):
+        make().embed(noise() * 1e-6)
+    with pytest.warns(UserWarning, match="check the unit$"):
+        make().embed(noise() * 1e4)
+
+
+def test_unnamed_channels_are_refused():
+    with pytest.raises(errors.InputError, match=r'pass ch_names=\["Fp1", ...\] or chs_info=raw.info\["chs"\]'):
+        make(ch_names=None)(torch.tensor(noise()))
+
+
+def test_another_length_than_n_times_is_refused():
+    with pytest.raises(errors.InputError, match="windows have 48 samples; the model was made for n_times=40"):
+        make(n_times=40)(torch.tensor(noise(samples=48)))
+
+
+def test_another_rate_on_request():
+    config = small(signal=SignalConfig(sfreq=100.0, lowpass=45.0))
+    with pytest.raises(errors.InputError, match="have 200 Hz, the model was made for 100 Hz"):
+        make(config=config, sfreq=200.0)
+    time = np.arange(400) / 200
+    x = np.stack([np.sin(2 * np.pi * f * time) * 20 for f in (3.0, 7.0, 11.0)])[None].astype(np.float32)
+    slow = np.stack([np.sin(2 * np.pi * f * time[::2]) * 20 for f in (3.0, 7.0, 11.0)])[None].astype(np.float32)
+    resampled = make(config=config, sfreq=200.0, rate="resample").embed(x, level="token")
+    expected = make(config=config).embed(slow, level="token")
+    np.testing.assert_allclose(resampled[:, :, 4:20], expected[:, :, 4:20], atol=0.15)
+    as_is = make(config=config, sfreq=200.0, rate="as_is").embed(x, level="token")
+    assert as_is.shape[2] == 50
+    assert resampled.shape[2] == expected.shape[2] == 25
+
+
+def test_too_many_channels_names_the_ways_out():
+    names = [f"{row}{n}" for row in ("AF", "F", "FC", "C", "CP", "P", "PO") for n in (*range(1, 7), "z", 7, 8)]
+    names = [n for n in names if n not in {"FC7", "FC8", "C7", "C8", "CP7", "CP8"}] + [
+        "Fp1",
+        "Fp2",
+        "O1",
+        "O2",
+        "Oz",
+        "T7",
+        "T8",
+    ]
+    assert len(names) == 64
+    assert len(make(ch_names=names).channels.channels) == 64
+    with pytest.raises(errors.ChannelError, match=r"max_channels=65.*pick=\[\.\.\.\].*nearest"):
+        make(ch_names=[*names, "Iz"])
+    assert len(make(ch_names=[*names, "Iz"], max_channels=65).channels.channels) == 65
+    assert make(ch_names=[*names, "Iz"], pick=["Iz", "cz"]).channels.names == ["Cz", "Iz"]
+    assert len(make(ch_names=[*names, "Iz"], too_many="nearest").channels.channels) == 64
+
+
+# ---- never-trained electrodes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """A folder with weights whose record says that Fp1, Cz and T7 were trained."""
+    model = MaskedCerebro(small())
+    model.training_record = Training(steps=1, windows=9, electrode_windows={"Fp1": 9, "Cz": 9, "T7": 3, "O1": 0})
+    return model.save_pretrained(tmp_path / "weights")
+
+
+def test_never_trained_electrodes_need_a_policy(pretrained):
+    assert Cerebro.from_pretrained(pretrained, ch_names=NAMES).channels.names == ["Fp1", "Cz", "T7"]
+    with pytest.raises(errors.ChannelError, match="O1"):
+        Cerebro.from_pretrained(pretrained, ch_names=["Fp1", "O1"])
+    load = Cerebro.from_pretrained
+    assert load(pretrained, ch_names=["Fp1", "O1"], untrained="drop").channels.names == ["Fp1"]
+    assert load(pretrained, ch_names=["Fp1", "O1"], untrained="as_is").channels.names == ["Fp1", "O1"]
+    assert load(pretrained, ch_names=["Fp1", "FCz"], untrained="nearest").channels.names == ["Fp1", "Cz"]
+    with pytest.raises(errors.ChannelError, match="O1"):  # a pair is trained when both electrodes are
+        load(pretrained, ch_names=["Fp1-O1"])
+
+
+def test_a_new_model_has_nothing_trained_and_asks_nothing():
+    assert make(ch_names=["O1", "Iz"]).channels.names == ["O1", "Iz"]
+
+
+# ---- frozen --------------------------------------------------------------------------------------------------------
+
+
+def test_frozen_means_frozen():
+    """Linear probing with decay and momentum: nothing but the head moves, the encoder stays in eval mode."""
+    model = make(3).freeze().train()
+    model.encoder.set_drop_path(0.5, "constant")
+    before = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    x, y = torch.tensor(noise(8)), torch.arange(8) % 3
+    for _ in range(5):
+        model.train()
+        assert model.training
+        assert not any(module.training for module in model.encoder.modules())
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    changed = {name for name, t in model.state_dict().items() if not torch.equal(t, before[name])}
+    assert changed == {"final_layer.weight", "final_layer.bias"}
+    assert {n for n, _ in model.named_buffers()} == set()
+    assert all(p.grad is None for p in model.encoder.parameters())
+
+
+def test_full_fine_tuning_moves_the_encoder_but_not_the_unused_tokens():
+    model = make(2).train()
+    torch.nn.functional.cross_entropy(model(torch.tensor(noise())), torch.tensor([0, 1, 0, 1])).backward()
+    without = {name for name, p in model.named_parameters() if p.grad is None}
+    assert without == {"encoder.mask_token", "encoder.pad_token"}
+    assert all(not p.requires_grad for name, p in model.named_parameters() if name in without)
+
+
+# ---- numbers that stay ---------------------------------------------------------------------------------------------
+
+
+def test_presets_by_name_and_config_by_value():
+    assert Cerebro(config="tiny").config.width == 64
+    assert Cerebro(config=ModelConfig(depth=2, width=32, heads=4)).config.depth == 2
+    with pytest.raises(errors.ConfigError, match=r"no preset 'smal' \(did you mean 'small'\?\); choose one of tiny"):
+        Cerebro(config="smal")
