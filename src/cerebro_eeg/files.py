@@ -17,8 +17,10 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     temporary.touch(exist_ok=False)  # not mkstemp: the file should get the permissions that `open` gives
+    permissions = temporary.stat().st_mode
     try:
         yield temporary
+        temporary.chmod(permissions)  # safetensors puts a new, private file in its place
         _flush(temporary)
         os.replace(temporary, path)
     except BaseException:

@@ -112,6 +112,10 @@ def save(path: Path, module: nn.Module, header: Header) -> None:
         text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the config cannot be written as JSON: {error}") from error
+    if misfit := _misfit(header, tensors):
+        raise ConfigError(
+            f"the model is not the one that its config describes: {misfit}; use reset_head for a new head"
+        )
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -121,6 +125,7 @@ def save(path: Path, module: nn.Module, header: Header) -> None:
     }
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
+        _sort_metadata(temporary)
 
 
 def read_header(path: Path) -> Header:
@@ -137,7 +142,10 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if hash_tensors(tensors) != metadata.get("tensors_sha256"):
         raise CheckpointError(f"{path} was altered: its tensors do not match their SHA-256; get the file again")
-    _check_sizes(path, header, tensors)
+    if misfit := _misfit(header, tensors):
+        raise CheckpointError(
+            f"{path} does not hold the whole model that its config describes: {misfit}; get the file again"
+        )
     return header, tensors
 
 
@@ -189,6 +197,18 @@ def load_into(module: nn.Module, header: Header, tensors: Mapping[str, Tensor], 
     return LoadReport(source, tuple(copies), tuple(missing), tuple(unexpected), tuple(reshaped), tuple(replaced))
 
 
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata in order: safetensors writes it in a random one, but equal models should be equal files."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:  # always so, as long as safetensors writes compact JSON
+            file.seek(8)
+            file.write(text.ljust(length))
+
+
 def _rows_by_name(table: Tensor, names: tuple[str, ...], target: Tensor) -> Tensor:
     """The electrode table of another vocabulary in the order of ours; rows that it lacks stay as they are."""
     result = target.clone()
@@ -225,8 +245,8 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
 
 
-def _check_sizes(path: Path, header: Header, tensors: Mapping[str, Tensor]) -> None:
-    """Config and tensors must speak of the same model, before one is built as large as the config says."""
+def _misfit(header: Header, tensors: Mapping[str, Tensor]) -> str | None:
+    """Where config and tensors speak of different models; asked before one is built as large as the config says."""
     model, objective, head = header.model, header.objective, header.head
     expected = {
         "encoder.embed.weight": (model.width, model.patches.size),
@@ -241,12 +261,11 @@ def _check_sizes(path: Path, header: Header, tensors: Mapping[str, Tensor]) -> N
     if head is not None and "final_layer.weight" in tensors:
         expected["final_layer.weight"] = (head.n_outputs, model.width)
     for name, shape in expected.items():
-        found = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-        if name not in tensors or tensors[name].shape != shape:
-            raise CheckpointError(
-                f"{path} does not hold the whole model that its config describes: {name} {found}; expected {shape}; "
-                "get the file again"
-            )
+        if name not in tensors:
+            return f"{name} is missing"
+        if tensors[name].shape != shape:
+            return f"{name} has the shape {tuple(tensors[name].shape)}; expected {shape}"
+    return None
 
 
 @contextlib.contextmanager

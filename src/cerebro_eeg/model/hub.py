@@ -86,8 +86,15 @@ def push(
         with _one_line(f"the model could not be uploaded to {repo_id}"):
             api = HfApi(token=token)
             api.create_repo(repo_id, private=private, exist_ok=True)
+            if revision is not None and not revision.startswith("refs/pr/"):
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
+            written = api.file_exists(repo_id, CARD, revision=revision)  # by hand, maybe: it is kept, as in a folder
             commit = api.upload_folder(
-                repo_id=repo_id, folder_path=folder, revision=revision, commit_message=commit_message
+                repo_id=repo_id,
+                folder_path=folder,
+                revision=revision,
+                commit_message=commit_message,
+                ignore_patterns=[CARD] if written else None,
             )
     return str(commit.commit_url)
 
@@ -141,8 +148,8 @@ def _in_folder(folder: Path) -> Path:
     if config.is_file():
         try:
             stated = json.loads(config.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise CheckpointError(f"{config} is not readable JSON ({error})") from error
+        except (ValueError, OSError, RecursionError) as error:
+            raise CheckpointError(f"{config} is not JSON ({error}); remove it or save the model again") from error
         if stated != _config(read_header(path)):
             raise CheckpointError(
                 f"{config} differs from the config inside {WEIGHTS}, which is the one that counts; "
@@ -159,8 +166,12 @@ def _config(header: Header) -> dict[str, object]:
 @contextlib.contextmanager
 def _one_line(what: str) -> Iterator[None]:
     """Whatever the Hub's library raises as one line; its errors and those of its HTTP library share no base class."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        # "Not in the cache" is only half of the story: what kept us from downloading (offline, no network) says more.
+        told = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
+        reason = " ".join(str(told).split()) or type(told).__name__
         raise CheckpointError(f"{what}: {reason}") from error
