@@ -21,9 +21,8 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=19)
     parser.add_argument("--windows", type=int, default=64)
     args = parser.parse_args()
-    print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.windows} windows x {args.channels} channels x 5 s"
-    )
+    shape = f"{args.windows} windows x {args.channels} channels x 5 s"
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {shape}")
     print(f"{'preset':8}{'attention':13}{'forward MiB':>12}{'/ counted':>11}{'kept MiB':>12}{'/ counted':>11}")
     for name in ("small", "base", "large"):
         for attention in ("alternating", "standard", "two_axis", "bottleneck"):
@@ -40,10 +39,10 @@ def main() -> None:
             kept = encoder(batch)
             backward = torch.cuda.memory_allocated() - before
             del kept
-            f, b = (x * args.windows for x in (counted.forward_bytes, counted.backward_bytes))
-            print(
-                f"{name:8}{attention:13}{forward / 2**20:>12.1f}{forward / f:>11.2f}{backward / 2**20:>12.1f}{backward / b:>11.2f}"
-            )
+            print(f"{name:8}{attention:13}", end="")
+            for found, per_window in ((forward, counted.forward_bytes), (backward, counted.backward_bytes)):
+                print(f"{found / 2**20:>12.1f}{found / per_window / args.windows:>11.2f}", end="")
+            print()
 
 
 def _peak(run) -> int:  # type: ignore[no-untyped-def]

@@ -167,12 +167,11 @@ def test_numpy_numbers_can_be_saved(tmp_path):
     assert Cerebro.from_pretrained(model.save_pretrained(tmp_path)).training_record == model.training_record
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path):
-    model = classifier()
-    model.training_record = Training(data=(Source("s", hours=float("nan")),))
-    with pytest.raises(ConfigError, match="cannot be written as JSON"):
-        model.save_pretrained(tmp_path)
-    assert not (tmp_path / WEIGHTS).exists()
+def test_a_record_that_could_not_be_loaded_cannot_be_made():
+    with pytest.raises(ConfigError, match=r"Source\.hours is nan; expected a finite number"):
+        Source("s", hours=float("nan"))
+    with pytest.raises(ConfigError, match="Fp1 is counted -1"):
+        Training(electrode_windows={"Fp1": -1})
 
 
 def test_head_that_its_config_does_not_describe_is_not_saved(tmp_path):
@@ -336,6 +335,8 @@ def test_rows_of_another_vocabulary_land_by_name(folder, tmp_path, caplog):
     assert (table[0] == 0).all()
     assert (table[1 + VOCABULARY.index(gone)].abs() <= 2 * back.config.init_std).all()  # new, not from the file
     assert back.load_report.reshaped == ("encoder.electrodes",)
+    assert sorted(back.load_report.forgotten) == list(new)
+    assert "2 electrodes unknown here (left aside): X9" in caplog.text
     assert "1 reshaped: encoder.electrodes" in caplog.text
     again = Cerebro.from_pretrained(back.save_pretrained(tmp_path / "again"))
     assert again.load_report.exact

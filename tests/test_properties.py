@@ -10,6 +10,7 @@ from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, PatchConfig, preset
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
+from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Block, Encoder
 from cerebro_eeg.model.masked import MaskedCerebro
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
@@ -253,7 +254,7 @@ def test_the_padded_form_exports():
 
     batch, _ = padded(*make_windows([3, 2], 40), 4, torch.float64, np.random.default_rng(0))
     inputs = (batch.signal_RT.reshape(2, 4, 40), batch.channels_R2.reshape(2, 4, 2))
-    sizes = {0: torch.export.Dim("windows", min=2, max=64), 1: torch.export.Dim("channels", min=2, max=64)}
+    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
     program = torch.export.export(Padded(), inputs, dynamic_shapes=(sizes, sizes))
     other, _ = padded(*make_windows([5, 1, 4], 40), 6, torch.float64, np.random.default_rng(1))
     inputs = (other.signal_RT.reshape(3, 6, 40), other.channels_R2.reshape(3, 6, 2))
@@ -271,6 +272,16 @@ def test_start_of_the_weights():
     limit = (6 / (192 + 576)) ** 0.5
     assert 0.99 * limit < qkv.weight.abs().max() <= limit
     assert not any(module.bias.any() for module in encoder.modules() if isinstance(module, torch.nn.Linear))
+
+
+def test_start_of_heads_is_that_of_every_linear_layer():
+    torch.manual_seed(0)
+    heads = [Cerebro(5, config="tiny").final_layer]
+    heads += [MaskedCerebro(preset("tiny").model, ObjectiveConfig(style=s)).reconstruct for s in ("simmim", "vitmae")]
+    for head in heads:
+        limit = (6 / (head.in_features + head.out_features)) ** 0.5
+        assert 0.9 * limit < head.weight.abs().max() <= limit
+        assert not head.bias.any()
 
 
 @pytest.mark.gpu

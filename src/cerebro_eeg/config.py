@@ -13,10 +13,27 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.schema import did_you_mean, require
+from cerebro_eeg.schema import did_you_mean, require, settle
 
 AttentionKind = Literal["alternating", "standard", "two_axis", "bottleneck"]
 Normalization = Literal["zscore", "recording", "minmax", "scale", "none"]
+
+
+def _check_schedule(config: "PretrainConfig | FinetuneConfig", epochs: int) -> None:
+    """What both tables of hyper-parameters have in common."""
+    require(config.batch_size >= 1, f"batch_size is {config.batch_size}; it must be at least 1")
+    require(epochs >= 1, f"{epochs} epochs; there must be at least 1")
+    require(
+        0 <= config.warmup_epochs <= epochs,
+        f"warmup_epochs is {config.warmup_epochs}; it must lie between 0 and the {epochs} epochs of the schedule",
+    )
+    require(
+        0 <= config.min_lr <= config.peak_lr and config.peak_lr > 0,
+        f"learning rates from {config.peak_lr} to {config.min_lr}; the peak must be positive and not below the minimum",
+    )
+    require(all(0 <= beta < 1 for beta in config.betas), f"betas are {config.betas}; each must lie in [0, 1)")
+    require(config.weight_decay >= 0, f"weight_decay is {config.weight_decay}; it must not be negative")
+    require(config.clip > 0, f"clip is {config.clip}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,7 @@ class SignalConfig:
     """What the channels are measured against."""
 
     def __post_init__(self) -> None:
+        settle(self)
         require(self.sfreq > 0, f"sfreq is {self.sfreq}; it must be a positive number of Hz")
         require(0 <= self.highpass < self.lowpass, f"the pass-band {self.highpass} to {self.lowpass} Hz is empty")
         require(self.notch_width >= 0, f"notch_width is {self.notch_width}; it must not be negative")
@@ -68,6 +86,7 @@ class PatchConfig:
     """Phase as further rows: after each channel's magnitude, or after all of them."""
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("length", "stride", "n_fft", "hop", "bins", "square"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be at least 1")
         require(self.reflect >= 0, f"reflect is {self.reflect}; it must not be negative")
@@ -148,6 +167,7 @@ class ModelConfig:
     """What the signal was before."""
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("depth", "width", "heads", "window", "max_channels"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be at least 1")
         require(
@@ -201,17 +221,20 @@ class ObjectiveConfig:
     """Heads of the decoder; none for the encoder's."""
 
     def __post_init__(self) -> None:
+        settle(self)
         require(0 < self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must lie between 0 and 1")
         require(self.alpha >= 0, f"alpha is {self.alpha}; it must not be negative")
-        require(self.decoder_depth >= 1, f"decoder_depth is {self.decoder_depth}; it must be at least 1")
+        for name in ("decoder_depth", "decoder_width", "decoder_heads"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} is {value}; it must be at least 1")
 
     def decoder(self, model: ModelConfig) -> ModelConfig:
         """The decoder's dimensions; its attention kind is the encoder's."""
         return dataclasses.replace(
             model,
             depth=self.decoder_depth,
-            width=self.decoder_width or model.width,
-            heads=self.decoder_heads or model.heads,
+            width=model.width if self.decoder_width is None else self.decoder_width,
+            heads=model.heads if self.decoder_heads is None else self.decoder_heads,
         )
 
 
@@ -227,6 +250,7 @@ class HeadConfig:
     """What each output stands for, in order; empty when unknown."""
 
     def __post_init__(self) -> None:
+        settle(self)
         require(self.n_outputs >= 1, f"n_outputs is {self.n_outputs}; it must be at least 1")
         require(
             len(self.names) in (0, self.n_outputs),
@@ -249,6 +273,11 @@ class Source:
     licence: str = ""
     """Licence and attribution."""
 
+    def __post_init__(self) -> None:
+        settle(self)
+        for name in ("windows", "hours"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must not be negative")
+
 
 @dataclass(frozen=True)
 class Training:
@@ -262,6 +291,12 @@ class Training:
     """Windows that trained each electrode's row; an electrode that is not here has a random row."""
     data: tuple[Source, ...] = ()
     """Where the windows came from."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        counts = {"steps": self.steps, "windows": self.windows, **self.electrode_windows}
+        for name, count in counts.items():
+            require(count >= 0, f"{name} is counted {count}; it must not be negative")
 
 
 @dataclass(frozen=True)
@@ -286,6 +321,14 @@ class PretrainConfig:
     """AdamW's decay; none on biases, norms, tables and tokens."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _check_schedule(self, self.max_epochs)
+        require(
+            1 <= self.stop_epoch <= self.max_epochs,
+            f"stop_epoch is {self.stop_epoch}; it must lie between 1 and max_epochs={self.max_epochs}",
+        )
 
 
 @dataclass(frozen=True)
@@ -320,6 +363,15 @@ class FinetuneConfig:
     """Share of the target spread over all classes."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _check_schedule(self, self.epochs)
+        require(0 < self.layer_decay <= 1, f"layer_decay is {self.layer_decay}; it must lie above 0 and not above 1")
+        require(self.noise_ratio >= 0, f"noise_ratio is {self.noise_ratio}; it must not be negative")
+        for name in ("noise_probability", "drop_path", "label_smoothing"):
+            require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        require(self.drop_path < 1, f"drop_path is {self.drop_path}; it must lie below 1")
 
 
 @dataclass(frozen=True)

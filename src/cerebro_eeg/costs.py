@@ -80,12 +80,13 @@ def cost(config: ModelConfig, channels: int, samples: int) -> Cost:
     mlp = 2 * 2 * tokens * width * hidden
     flops = 2 * tokens * config.patches.size * width + config.depth * mlp
     flops += sum(scores + projections for scores, projections, _ in attention)
-    qkv_sets = 2 if config.attention == "two_axis" else 1
-    # Forward: residual stream and its norm, with either q, k, v (as projected and as folded) and their result, or the
-    # MLP's hidden layer before and after GELU. Backward, per block: two norms' inputs and outputs, q, k, v and the
-    # result (as computed and as projected), the hidden layer before and after GELU.
-    forward = tokens * max((2 + 7 * qkv_sets) * width, 2 * width + 2 * hidden) * FLOAT
-    backward = config.depth * tokens * ((6 + 3 * qkv_sets) * width + 2 * hidden) * FLOAT
+    # Forward: the patches; the block's input, the residual stream and its norm; and either q, k, v (as projected and as
+    # folded) and their result, or the MLP's hidden layer before and after GELU.
+    forward = tokens * (config.patches.size + 3 * width + max(7 * width, 2 * hidden)) * FLOAT
+    # Kept for the backward pass, in each block: inputs and outputs of two norms, what the output projection sees, for
+    # each QKV q, k, v and their result (one value in the bottleneck), and the hidden layer before and after GELU.
+    attended = 1 if config.attention == "bottleneck" else 4 * (2 if config.attention == "two_axis" else 1)
+    backward = config.depth * tokens * ((5 + attended) * width + 2 * hidden) * FLOAT
     return Cost(
         tokens,
         flops,

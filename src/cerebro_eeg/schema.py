@@ -31,6 +31,14 @@ def from_dict(cls: type[T], values: Any, base: T | None = None) -> T:
     return _build(cls, values, base, cls.__name__)
 
 
+def settle(config: Any) -> None:
+    """Check every field of a config that is being made, and give it the type that it says: 256 becomes 256.0."""
+    hints = typing.get_type_hints(type(config))
+    for name in (f.name for f in dataclasses.fields(config)):
+        value = _check(hints[name], getattr(config, name), None, f"{type(config).__name__}.{name}")
+        object.__setattr__(config, name, value)
+
+
 def _build(cls: type[T], values: Any, base: T | None, where: str) -> T:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} is {type(values).__name__}; expected an object with named fields")
@@ -55,6 +63,8 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
     """``value`` as the type of the field, or an error that says what was expected."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, typing.cast(type[Any], hint)):  # it has checked itself
+            return value
         return _build(typing.cast(type[Any], hint), value, base, where)
     if origin is Literal:
         if value in args and isinstance(value, str):
@@ -74,6 +84,7 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
         if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
             return {k: _check(args[1], v, None, f"{where}[{shown(k)}]") for k, v in value.items()}
         raise ConfigError(f"{where} is {shown(value)}; expected an object with named values")
+    value = _plain(value)
     if isinstance(value, bool) == (hint is bool):  # a bool is an int to Python, not to us
         if hint is not float and isinstance(value, hint):
             return value

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.channels import ChannelMatch, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Training, preset
+from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.model import hub
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into, read
-from cerebro_eeg.model.encoder import Encoder, Tokens, initialize
+from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
 
 log = logging.getLogger("cerebro_eeg")
 
@@ -211,7 +212,7 @@ class Cerebro(nn.Module):
         task = self.head.task if self.head is not None else "classification"
         self.head = HeadConfig(n_outputs, task)
         self.final_layer = nn.Linear(self.config.width, n_outputs, bias=self.config.bias).to(self.encoder.positions)
-        initialize(self.final_layer, self.config)
+        start_linear_layers(self.final_layer)
 
     def freeze(self) -> Self:
         """Linear probing: the encoder keeps every parameter and buffer, stays in eval mode and gets no gradient."""
@@ -245,18 +246,10 @@ class Cerebro(nn.Module):
         private: bool | None = None,
         token: str | bool | None = None,
         revision: str | None = None,
-        commit_message: str = "Upload a cerebro-eeg model",
+        commit_message: str = hub.COMMIT,
     ) -> str:
         """Upload the model to the Hugging Face Hub; returns the commit's address."""
-        return hub.push(
-            repo_id,
-            self,
-            self.header,
-            private=private,
-            token=token,
-            revision=revision,
-            commit_message=commit_message,
-        )
+        return hub.push(repo_id, self, self.header, private, token, revision, commit_message)
 
     @classmethod
     def from_pretrained(
@@ -291,16 +284,10 @@ class Cerebro(nn.Module):
         The encoder must be whole. Another ``n_outputs`` than the file's gives a new head, ``window`` another length of
         position table; both are said. The rest is as in the constructor.
         """
-        path = hub.find(
-            source,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            force_download=force_download,
-            local_files_only=local_files_only,
-        )
-        header, tensors = read(path)
-        head = header.head if n_outputs is None else HeadConfig(n_outputs, task or _task(header))
+        header, tensors = read(hub.find(source, revision, token, cache_dir, force_download, local_files_only))
+        head = _choose_head(header.head, n_outputs, task)
+        if header.head is not None and head is not None and head.task != header.head.task:
+            tensors = {name: t for name, t in tensors.items() if not name.startswith("final_layer.")}
         config = header.model if window is None else _replace_window(header.model, window)
         model = cls(
             None if head is None else head.n_outputs,
@@ -319,8 +306,7 @@ class Cerebro(nn.Module):
             pick=pick,
             bipolar_ears=bipolar_ears,
         )
-        same_head = head is not None and header.head is not None and head.n_outputs == header.head.n_outputs
-        model.head = header.head if same_head else head
+        model.head = head
         model.training_record = header.training
         model.load_report = load_into(model, header, tensors, str(source))
         log.log(logging.INFO if model.load_report.exact else logging.WARNING, "%s", model.load_report)
@@ -332,7 +318,9 @@ class Cerebro(nn.Module):
 
     def _match(self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None) -> ChannelMatch:
         labels, positions = _labels(ch_names, chs_info)
-        trained = self.training_record.electrode_windows if self.load_report is not None else None
+        trained = None  # a new model has no trained rows to tell from others
+        if self.load_report is not None:
+            trained = {name: n for name, n in self.training_record.electrode_windows.items() if name in IDS}
         found = match(labels, positions=positions, trained=trained, **self.policies)
         left_out = len(found.channels) < len(found.rows) or any(row.outcome == "nearest" for row in found.rows)
         log.log(logging.WARNING if left_out else logging.INFO, "%s", found.summary())
@@ -463,8 +451,16 @@ def _warn_if_implausible(x_BCT: Tensor) -> None:
         )
 
 
-def _task(header: Header) -> Literal["classification", "regression"]:
-    return "classification" if header.head is None else header.head.task
+def _choose_head(
+    stored: HeadConfig | None, n_outputs: int | None, task: Literal["classification", "regression"] | None
+) -> HeadConfig | None:
+    """The head that was asked for; the checkpoint's own when nothing else was."""
+    if stored is None:
+        if n_outputs is None and task is not None:
+            raise ConfigError(f"task={task!r} needs n_outputs: the checkpoint has no head")
+        return None if n_outputs is None else HeadConfig(n_outputs, task or "classification")
+    asked = (stored.n_outputs if n_outputs is None else n_outputs, task or stored.task)
+    return stored if asked == (stored.n_outputs, stored.task) else HeadConfig(*asked)
 
 
 def _replace_window(config: ModelConfig, window: int) -> ModelConfig:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
-from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.electrodes import IDS, VOCABULARY
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.files import replacing
 from cerebro_eeg.model.encoder import resize_positions
@@ -87,6 +87,8 @@ class LoadReport:
     """Loaded after slicing, interpolation or matching rows by name."""
     replaced: tuple[str, ...] = ()
     """In both with another shape: new and random."""
+    forgotten: tuple[str, ...] = ()
+    """Electrodes of the file that this release does not know: their rows are left aside."""
 
     @property
     def exact(self) -> bool:
@@ -100,6 +102,7 @@ class LoadReport:
             ("missing (new, random)", self.missing),
             ("replaced by new, random ones", self.replaced),
             ("unexpected (left aside)", self.unexpected),
+            *([("electrodes unknown here (left aside)", self.forgotten)] if self.forgotten else []),
         ):
             parts.append(f"{len(names)} {what}" + (f": {_shorten(names)}" if names else ""))
         return f"{self.source}: " + "; ".join(parts)
@@ -108,10 +111,7 @@ class LoadReport:
 def save(path: Path, module: nn.Module, header: Header) -> None:
     """Write the tensors of ``module`` and the header, atomically."""
     tensors = {name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()}
-    try:
-        text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"the config cannot be written as JSON: {error}") from error
+    text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
     if misfit := _misfit(header, tensors):
         raise ConfigError(
             f"the model is not the one that its config describes: {misfit}; use reset_head for a new head"
@@ -194,7 +194,9 @@ def load_into(module: nn.Module, header: Header, tensors: Mapping[str, Tensor], 
         )
     for name, tensor in copies.items():
         own[name].copy_(tensor)
-    return LoadReport(source, tuple(copies), tuple(missing), tuple(unexpected), tuple(reshaped), tuple(replaced))
+    forgotten = [name for name in header.electrodes if name not in IDS]
+    lists = (copies, missing, unexpected, reshaped, replaced, forgotten)
+    return LoadReport(source, *(tuple(names) for names in lists))
 
 
 def _sort_metadata(path: Path) -> None:

@@ -64,14 +64,17 @@ class Block(nn.Module):
         """``keys_RN``: tokens that may be looked at. ``noise_2B``: uniform numbers that decide on drop path."""
         if self.drop_path and self.training and noise_2B is None:
             noise_2B = torch.rand(2, layout.windows, device=x_RND.device)
-        branch_RND = self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN)
-        if layout.real_R is not None:  # the outputs of padded queries are zero
-            branch_RND = branch_RND * layout.real_R[:, None, None]
-        x_RND = x_RND + self._dropped(branch_RND, layout, noise_2B, 0)
+        # No branch gets a name: it would live on, and inference would need more memory.
+        x_RND = x_RND + self._dropped(self._attended(x_RND, layout, keys_RN), layout, noise_2B, 0)
         x_RND = x_RND if self.pre else self.norm1(x_RND)
-        branch_RND = self.mlp(self.norm2(x_RND) if self.pre else x_RND)
-        x_RND = x_RND + self._dropped(branch_RND, layout, noise_2B, 1)
+        x_RND = x_RND + self._dropped(self.mlp(self.norm2(x_RND) if self.pre else x_RND), layout, noise_2B, 1)
         return x_RND if self.pre else self.norm2(x_RND)
+
+    def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
+        branch_RND = self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN)
+        if layout.real_R is None:
+            return branch_RND
+        return branch_RND * layout.real_R[:, None, None]  # the outputs of padded queries are zero
 
     def _dropped(self, branch_RND: Tensor, layout: Layout, noise_2B: Tensor | None, part: int) -> Tensor:
         """Skip the branch for a random share of the windows and raise the others to the same mean."""
@@ -129,7 +132,8 @@ class Encoder(Stack):
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
-        initialize(self, config)
+        start_linear_layers(self)
+        start_tables(self)
 
     def forward(
         self,
@@ -140,8 +144,8 @@ class Encoder(Stack):
     ) -> Tokens:
         """Tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
         patches = make_patches(batch, self.config)
-        x_RND = self.tokens(patches, masked_RN)
-        return Tokens(self.run(x_RND, patches.layout, None, noise_K2B, layer), patches.layout)
+        x_RND = self.run(self.tokens(patches, masked_RN), patches.layout, None, noise_K2B, layer)
+        return Tokens(x_RND, patches.layout)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
@@ -181,14 +185,19 @@ def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, config: ModelConfig) -> None:
-    """Xavier-uniform linear layers with zero bias; truncated normal tables and tokens; row 0 of electrodes zero."""
+def start_linear_layers(module: nn.Module) -> None:
+    """Xavier-uniform weights and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-    for name, parameter in module.named_parameters(recurse=False):
-        nn.init.trunc_normal_(parameter, std=config.init_std, a=-2 * config.init_std, b=2 * config.init_std)
-        if name == "electrodes":
-            parameter[0] = 0
+
+
+@torch.no_grad()
+def start_tables(encoder: Encoder) -> None:
+    """Truncated normal tables and tokens, cut off at two standard deviations; row 0 of the electrodes is zero."""
+    std = encoder.config.init_std
+    for parameter in encoder.parameters(recurse=False):
+        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+    encoder.electrodes[0] = 0

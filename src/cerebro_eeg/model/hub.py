@@ -22,12 +22,12 @@ from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, save
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "README.md"
+COMMIT = "Upload a cerebro-eeg model"
 REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def find(
     source: str | Path,
-    *,
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | Path | None = None,
@@ -72,11 +72,10 @@ def push(
     repo_id: str,
     module: nn.Module,
     header: Header,
-    *,
     private: bool | None = None,
     token: str | bool | None = None,
     revision: str | None = None,
-    commit_message: str = "Upload a cerebro-eeg model",
+    commit_message: str = COMMIT,
 ) -> str:
     """Create the repository if it is not there and upload the model's folder; returns the commit's address."""
     from huggingface_hub import HfApi

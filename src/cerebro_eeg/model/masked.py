@@ -15,7 +15,7 @@ from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Training
 from cerebro_eeg.model import hub
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into, read
-from cerebro_eeg.model.encoder import Encoder, Stack, initialize
+from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
 from cerebro_eeg.model.patches import Patches, make_patches
 
 log = logging.getLogger("cerebro_eeg")
@@ -60,7 +60,7 @@ class Decoder(Stack):
     def __init__(self, config: ModelConfig, encoder_width: int) -> None:
         super().__init__(config)
         self.embed = nn.Linear(encoder_width, config.width, bias=config.bias)
-        initialize(self, config)
+        start_linear_layers(self)
 
 
 class MaskedCerebro(nn.Module):
@@ -79,7 +79,7 @@ class MaskedCerebro(nn.Module):
             decoder = self.objective.decoder(config)
             self.decoder, width = Decoder(decoder, config.width), decoder.width
         self.reconstruct = nn.Linear(width, config.patches.size, bias=config.bias)
-        initialize(self.reconstruct, config)
+        start_linear_layers(self.reconstruct)
 
     def forward(self, batch: Batch, noise_RN: Tensor | None = None) -> Reconstruction:
         """Mask, reconstruct, compare. ``noise_RN`` decides which tokens are masked: the smallest of a window are."""
@@ -102,10 +102,32 @@ class MaskedCerebro(nn.Module):
         """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
         return hub.write_folder(folder, self, self.header)
 
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str = hub.COMMIT,
+    ) -> str:
+        """Upload the model to the Hugging Face Hub; returns the commit's address."""
+        return hub.push(repo_id, self, self.header, private, token, revision, commit_message)
+
     @classmethod
-    def from_pretrained(cls, source: str | Path, objective: ObjectiveConfig | None = None) -> Self:
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        objective: ObjectiveConfig | None = None,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+    ) -> Self:
         """Go on from a checkpoint in a file or folder, or on the Hub, with its objective or another one."""
-        header, tensors = read(hub.find(source))
+        header, tensors = read(hub.find(source, revision, token, cache_dir, force_download, local_files_only))
         model = cls(header.model, objective or header.objective)
         model.training_record = header.training
         model.load_report = load_into(model, header, tensors, str(source))
