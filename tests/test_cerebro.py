@@ -2,14 +2,19 @@
 
 import copy
 import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import mne
 import numpy as np
 import pytest
 import torch
 
-from cerebro_eeg import Cerebro, MaskedCerebro, errors
-from cerebro_eeg.config import ModelConfig, SignalConfig, Training
+from cerebro_eeg import Cerebro, Encoder, MaskedCerebro, errors
+from cerebro_eeg.config import ModelConfig, SignalConfig, Training, preset
+from cerebro_eeg.model import door
 from tiny_models import small
 
 NAMES = ["Fp1", "Cz", "EEG T3-REF"]
@@ -39,6 +44,9 @@ def test_braindecode_signature():
     assert found["cls_token"] is None
     assert isinstance(model.final_layer, torch.nn.Linear)
     torch.testing.assert_close(model.final_layer(found["features"]), model(x))
+    assert (model.n_outputs, model.n_chans, model.n_times, model.sfreq) == (4, 3, 1280, 256.0)
+    assert (model.input_window_seconds, model.input_shape) == (5.0, (1, 3, 1280))
+    assert model.chs_info is info["chs"]
     model.reset_head(7)
     assert model(x).shape == (2, 7)
     assert model.head.n_outputs == 7
@@ -167,6 +175,20 @@ BAD = [
     ),
     ({"ch_names": ["Fp1", "Cz", "Qx9"]}, errors.ChannelError, "Qx9"),
     ({"ch_names": ["Fp1", "T3", "T7"]}, errors.ChannelError, "T3.*T7"),
+    ({"sfreq": float("nan")}, errors.InputError, "sfreq is nan; expected a positive number of Hz"),
+    ({"sfreq": "fast"}, errors.InputError, "sfreq is 'fast'; expected a number of Hz"),
+    ({"layer": 1.5}, errors.InputError, "layer is 1.5; the encoder has layers 0"),
+    ({"batch_size": 0}, errors.InputError, "batch_size is 0; expected a whole number of at least 1"),
+    ({"scale": [1.0, 2.0]}, errors.InputError, "scale has 2 values for 4 windows"),
+    ({"x": noise()[0].T}, errors.InputError, r"have 40 channels, but 3 are named \(it looks transposed\)"),
+    ({"x": noise() + 1j}, errors.InputError, "holds complex64; expected real numbers"),
+    ({"x": np.ma.array(noise())}, errors.InputError, "a masked array was given"),
+    ({"x": [[[1.0, 2.0], [3.0]]]}, errors.InputError, "the windows have different shapes"),
+    ({"x": "recording.edf"}, errors.InputError, "a file name was given; pass an array"),
+    ({"x": np.array(["a"])}, errors.InputError, "the array holds <U1; expected real numbers"),
+    ({"ch_names": "Fp1"}, errors.ChannelError, r"must be a list of names, got the single text 'Fp1'; write \['Fp1'\]"),
+    ({"chs_info": {"chs": []}}, errors.InputError, r'pass chs_info=raw.info\["chs"\]'),
+    ({"chs_info": [{"ch_name": n, "loc": "x"} for n in NAMES]}, errors.InputError, "a channel's loc is 'x'"),
     (
         {"sfreq": 128.0},
         errors.InputError,
@@ -196,10 +218,136 @@ def test_not_a_number_is_found_and_named(value):
 
 
 def test_volts_where_microvolts_are_expected_are_reported():
-    with pytest.warns(UserWarning, match=r'1\.\d+e-05 uV, .* check the unit \(it looks like volts: pass unit="V"\)'):
+    with pytest.warns(
+        UserWarning, match=r"3 of 3 channels deviate .* other than 0\.1 to 1000 uV.*Fp1 1\.\d+e-05"
+    ) as caught:
         make().embed(noise() * 1e-6)
+    assert 'it looks like V: multiply by 1e+06, or embed with unit="V"' in str(caught[0].message)
+    assert caught[0].filename == __file__  # the warning points at the user's line
+    with pytest.warns(UserWarning, match="it looks like mV: multiply by 1000"):
+        make()(torch.tensor(noise() * 1e-3))
     with pytest.warns(UserWarning, match="check the unit$"):
         make().embed(noise() * 1e4)
+
+
+def test_one_channel_in_volts_is_found_among_others_and_dropped_channels_are_not_looked_at():
+    x = noise(channels=4)
+    x[:, 1] *= 1e-6
+    x[:, 3] = np.nan
+    with pytest.warns(UserWarning, match=r"1 of 3 channels deviate.*: Cz 1\.\d+e-05; check the unit \(it looks like V"):
+        make().embed(x, ch_names=[*NAMES, "ECG"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": "Resample"}, "rate is 'Resample'; choose one of error, resample, as_is"),
+        ({"task": "clf"}, "HeadConfig.task is 'clf'; choose one of classification, regression"),
+        ({"unknown": "ignore"}, "unknown='ignore' is not a policy"),
+        ({"max_channels": 0}, "max_channels must be a whole number of at least 1, got 0"),
+        ({"n_times": 7}, "n_times is 7; a window needs at least 8 samples for a patch"),
+        ({"n_times": -5}, "n_times is -5; a window needs"),
+        ({"input_window_seconds": -2.0}, "input_window_seconds is -2.0; expected a positive number"),
+        ({"n_chans": 0}, "n_chans is 0; it must be at least 1"),
+        ({"config": {"depth": 2}}, "config is dict; expected a ModelConfig, a preset or the name of one"),
+        ({"sfreq": -1.0, "rate": "as_is"}, "sfreq is -1.0; expected a positive number of Hz"),
+    ],
+)
+def test_a_wrong_setting_is_refused_when_the_model_is_made(arguments, message):
+    with pytest.raises(errors.CerebroError, match=message):
+        make(**{"ch_names": None, **arguments})
+
+
+def test_any_kind_of_array_gives_the_same_features():
+    model, x = make(), noise()
+    expected = model.embed(x)
+    for other in (
+        x.tolist(),
+        x.astype(np.float64),
+        torch.tensor(x),
+        torch.tensor(x, requires_grad=True),
+        x[:, :, ::-1][:, :, ::-1],
+    ):
+        np.testing.assert_allclose(model.embed(other), expected, rtol=1e-5, atol=1e-6)
+    integers = np.round(x).astype(np.int16)
+    np.testing.assert_allclose(model.embed(integers), model.embed(integers.astype(np.float32)), rtol=1e-6)
+    names = np.array(NAMES)
+    np.testing.assert_allclose(model.embed(x, ch_names=names), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_offset_does_not_hurt_a_model_in_half_precision(dtype):
+    """The signal is normalised before it is rounded: 4 mV of offset and 20 uV of EEG do not fit into 16 bits."""
+    model, x = make().to(dtype), noise()
+    np.testing.assert_allclose(model.embed(x + 4200), model.embed(x), atol=0.05)
+    assert np.abs(model.embed(x) - make().embed(x)).max() < 0.1
+
+
+def test_a_constant_added_changes_no_feature_also_when_resampled():
+    config = small(signal=SignalConfig(sfreq=100.0, lowpass=45.0))
+    model = make(config=config, sfreq=128.0, rate="resample")
+    x = noise(samples=128)
+    np.testing.assert_allclose(model.embed(x + 4200), model.embed(x), rtol=1e-2, atol=1e-3)
+    flat = door.resample(torch.full((1, 1, 128), 4200.0), 128.0, 100.0)
+    torch.testing.assert_close(flat, torch.full((1, 1, 100), 4200.0))
+
+
+def test_a_recording_is_resampled_as_a_whole_before_it_is_cut():
+    config = small(signal=SignalConfig(sfreq=100.0, lowpass=45.0))
+    model = make(config=config, sfreq=200.0, rate="resample")
+    time = np.arange(800) / 200
+    slow = np.stack([20 * np.sin(2 * np.pi * f * time[::2]) for f in (3.0, 7.0, 11.0)]).astype(np.float32)
+    fast = np.stack([20 * np.sin(2 * np.pi * f * time) for f in (3.0, 7.0, 11.0)]).astype(np.float32)
+    found, expected = model.embed(fast, level="token"), make(config=config).embed(slow, level="token")
+    assert found.shape == expected.shape == (10, 3, 5, 12)
+    np.testing.assert_allclose(found[1:-1], expected[1:-1], atol=0.05)
+
+
+def test_rates_that_differ_by_rounding_are_one_rate():
+    np.testing.assert_array_equal(make(sfreq=255.99999).embed(noise()), make().embed(noise()))
+
+
+def test_kinds_of_mne_channels_are_believed():
+    info = mne.create_info(["Fp1", "Fp2", "Cz", "odd"], 256.0, ["eeg", "eog", "eeg", "misc"])
+    model = make(ch_names=None, chs_info=info["chs"])
+    assert model.channels.names == ["Fp1", "Cz"]
+    assert [row.note for row in model.channels.rows if row.channel is None] == [
+        "the file says eog",
+        "the file says misc",
+    ]
+
+
+def test_positions_in_another_unit_do_not_matter_where_names_suffice():
+    info = mne.create_info(["Fp1", "Cz"], 256.0, "eeg")
+    for channel in info["chs"]:
+        channel["loc"][:3] = [30.0, 100.0, 10.0]
+    assert make(ch_names=None, chs_info=info["chs"]).channels.names == ["Fp1", "Cz"]
+
+
+def test_objects_of_mne_are_pointed_to_their_arrays():
+    raw = mne.io.RawArray(noise()[0] * 1e-6, mne.create_info(["Fp1", "Cz", "T7"], 256.0, "eeg"), verbose=False)
+    with pytest.raises(errors.InputError, match=r"a RawArray object was given; pass x.get_data\(\) with chs_info"):
+        make().embed(raw)
+    found = make(ch_names=None).embed(raw.get_data(), chs_info=raw.info["chs"], unit="V")
+    np.testing.assert_allclose(found, make().embed(noise()[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_only_tensors_and_batches_go_through_the_model():
+    with pytest.raises(errors.InputError, match="a ndarray was given; pass a torch tensor or a Batch"):
+        make()(noise())
+    with pytest.raises(errors.InputError, match="a Tensor was given; pass a Batch"):
+        MaskedCerebro(small())(torch.tensor(noise()))
+
+
+def test_a_script_without_logging_hears_what_was_loaded_and_left_out(tmp_path):
+    make(2).save_pretrained(tmp_path)
+    code = (
+        "from cerebro_eeg import Cerebro\n"
+        f"Cerebro.from_pretrained({str(tmp_path)!r}, ch_names=['Fp1', 'EKG1'], untrained='as_is')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.search(r"cerebro-eeg: .*: \d+ tensors loaded; 0 reshaped; 0 missing", done.stderr)
+    assert "1 not EEG (EKG1)" in done.stderr
 
 
 def test_unnamed_channels_are_refused():
@@ -270,6 +418,57 @@ def test_never_trained_electrodes_need_a_policy(pretrained):
         load(pretrained, ch_names=["Fp1-O1"])
 
 
+def test_training_is_recorded_so_that_what_was_fine_tuned_can_be_loaded(tmp_path):
+    model = make(2).train()
+    for _ in range(3):
+        model(torch.tensor(noise())).sum().backward()
+    model.eval()(torch.tensor(noise()))  # does not count
+    assert model.training_record.electrode_windows == {"Fp1": 12, "Cz": 12, "T7": 12}
+    again = Cerebro.from_pretrained(model.save_pretrained(tmp_path), ch_names=NAMES)
+    assert again.training_record.windows == 12
+    frozen = make(2).freeze().train()
+    frozen(torch.tensor(noise())).sum().backward()
+    assert frozen.training_record.electrode_windows == {}
+
+
+def test_weights_without_a_record_of_training_say_so(tmp_path):
+    folder = make(2).save_pretrained(tmp_path)
+    with pytest.raises(
+        errors.ChannelError, match=r"records no training.*; train it first, or ask for untrained='as_is'"
+    ):
+        Cerebro.from_pretrained(folder, ch_names=NAMES)
+    assert Cerebro.from_pretrained(folder, ch_names=NAMES, untrained="as_is").channels.names == ["Fp1", "Cz", "T7"]
+
+
+def test_rate_and_window_that_a_head_learned_from_come_back(tmp_path):
+    folder = make(3, sfreq=200.0, rate="as_is", n_times=48).save_pretrained(tmp_path)
+    again = Cerebro.from_pretrained(folder, ch_names=NAMES, untrained="as_is")
+    assert (again.sfreq, again.n_times, again.config.signal.sfreq) == (200.0, 48, 200.0)
+    assert again.embed(noise(1, 3, 100)[0]).shape == (2, 12)
+    with pytest.raises(errors.InputError, match="have 256 Hz, the model was made for 200 Hz"):
+        Cerebro.from_pretrained(folder, sfreq=256.0)
+    features = make(sfreq=200.0, rate="as_is").save_pretrained(tmp_path / "features")  # no head learned at 200 Hz
+    assert Cerebro.from_pretrained(features).config.signal.sfreq == 256.0
+
+
+def test_another_task_gives_a_new_head(tmp_path):
+    folder = make(3).save_pretrained(tmp_path)
+    again = Cerebro.from_pretrained(folder, task="regression")
+    assert (again.head.task, again.n_outputs) == ("regression", 3)
+    assert "final_layer.weight" in again.load_report.missing
+    with pytest.raises(errors.ConfigError, match="task='regression' needs n_outputs: the checkpoint has no head"):
+        Cerebro.from_pretrained(make().save_pretrained(tmp_path / "none"), task="regression")
+
+
+def test_a_head_of_another_kind_is_not_saved(tmp_path):
+    model = make(3)
+    model.final_layer = torch.nn.Sequential(torch.nn.Linear(12, 3))
+    with pytest.raises(errors.ConfigError, match="final_layer is a Sequential; a checkpoint holds one linear layer"):
+        model.save_pretrained(tmp_path)
+    with pytest.raises(errors.CheckpointError, match="cannot be written"):
+        make(3).save_pretrained(Path(__file__) / "below-a-file")
+
+
 def test_a_new_model_has_nothing_trained_and_asks_nothing():
     assert make(ch_names=["O1", "Iz"]).channels.names == ["O1", "Iz"]
 
@@ -297,6 +496,15 @@ def test_frozen_means_frozen():
     assert all(p.grad is None for p in model.encoder.parameters())
 
 
+def test_unfrozen_learns_again():
+    model = make(3).freeze().unfreeze()
+    assert {n for n, p in model.named_parameters() if not p.requires_grad} == {
+        "encoder.mask_token",
+        "encoder.pad_token",
+    }
+    assert model.train().encoder.training
+
+
 def test_full_fine_tuning_moves_the_encoder_but_not_the_unused_tokens():
     model = make(2).train()
     torch.nn.functional.cross_entropy(model(torch.tensor(noise())), torch.tensor([0, 1, 0, 1])).backward()
@@ -311,5 +519,6 @@ def test_full_fine_tuning_moves_the_encoder_but_not_the_unused_tokens():
 def test_presets_by_name_and_config_by_value():
     assert Cerebro(config="tiny").config.width == 64
     assert Cerebro(config=ModelConfig(depth=2, width=32, heads=4)).config.depth == 2
+    assert Cerebro(config=preset("tiny")).config == MaskedCerebro("tiny").config == Encoder(preset("tiny")).config
     with pytest.raises(errors.ConfigError, match=r"no preset 'smal' \(did you mean 'small'\?\); choose one of tiny"):
         Cerebro(config="smal")

@@ -280,14 +280,14 @@ def test_earlobes_without_biosemi():
 def test_biosemi_by_its_other_labels(other):
     text = message(["A1", other, "Fz"])
     assert "2 of 3" in text
-    assert "'A1' (a number, not a place)" in text
+    assert f"'A1', {other!r} (a number, not a place)" in text
     assert match(["A1", other, "Fz"], unknown="drop").names == ["Fz"]
 
 
 def test_biosemi_128_takes_c_and_d_too():
     labels = [f"{letter}{number}" for letter in "ABCD" for number in range(1, 33)]
     assert "128 of 128" in message(labels)
-    assert "'C3' (a number" in message([f"C{number}" for number in range(1, 33)])
+    assert "'C3', 'C4'" in message([f"C{number}" for number in range(1, 33)])
 
 
 def test_a_reference_is_no_earlobe_in_a_biosemi_file():
@@ -468,7 +468,7 @@ def test_untrained_drop_and_as_is():
     kept = match(["Fp1", "AF3"], trained=TRAINED, untrained="as_is")
     assert kept.names == ["Fp1", "AF3"]
     assert kept.rows[1].outcome == "untrained"
-    assert "untrained (AF3=AF3)" in kept.summary()
+    assert "untrained (AF3)" in kept.summary()
 
 
 def test_untrained_nearest_on_an_emotiv_headset():

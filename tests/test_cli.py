@@ -39,7 +39,8 @@ def fine(value: int = 1, lines: int = 1, half: bool = False) -> Result:
 
 def mistake(kind: str, /) -> Result:
     """Raise."""
-    raise getattr(errors, kind)("given 1,\\n  expected 2: change it")
+    text = "given 1,\\n  expected 2: change it"
+    raise errors.RecordingError("code", text) if kind == "RecordingError" else getattr(errors, kind)(text)
 
 def bug() -> Result:
     """Raise."""
@@ -127,6 +128,21 @@ def test_unknown_verb(run) -> None:
     assert "unknown option '--channels'" in run("--channels", "19").stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["fine", "--value", "abc"], "cannot read --value: 'abc' is not a whole number; see cerebro-eeg fine --help"),
+        (["fine", "extra"], "Unrecognized options: extra; see cerebro-eeg fine --help"),
+        (["fine", "--valeu", "3"], "Perhaps you meant: --value"),
+        (["mistake"], "Missing from cerebro-eeg mistake: KIND"),
+    ],
+)
+def test_wrong_usage_is_one_line(run, args: list[str], words: str) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in one_line(done.stderr)
+
+
 def test_result_as_text_and_as_json(run) -> None:
     assert run("fine", "--value", "3").stdout == "value 3\n"
     for args in (["fine", "--value", "3", "--json"], ["--json", "fine", "--value", "3"]):
@@ -212,7 +228,7 @@ def test_a_full_disk_is_one_line(run) -> None:
     with open("/dev/full", "w") as full:
         done = run("fine", stdout=full)
     assert done.returncode == 1
-    assert "internal error: OSError" in one_line(done.stderr)
+    assert one_line(done.stderr) == "cerebro-eeg: error: No space left on device"
 
 
 def test_output_that_lacks_a_letter_is_no_error(run) -> None:

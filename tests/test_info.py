@@ -111,5 +111,5 @@ def test_demo_embeds_what_it_generates():
     assert min(r.alpha_uv for r in found.rows[2:]) > 5 * max(r.alpha_uv for r in found.rows[:2])
     assert "19 channels: 15 matched, 4 renamed (T3=T7" in found.text()
     assert demo(preset="tiny", windows=4).rows == found.rows
-    with pytest.raises(errors.InputError, match="windows is 0; generate at least 1"):
+    with pytest.raises(errors.InputError, match="windows is 0; generate 1 to 10,000"):
         demo(windows=0)

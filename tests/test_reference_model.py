@@ -12,7 +12,7 @@ from cerebro_eeg.config import ObjectiveConfig, PatchConfig
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder, resize_positions
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
-from cerebro_eeg.model.patches import cut_spectrogram, make_patches, normalize, spectrogram
+from cerebro_eeg.model.patches import cut_spectrogram, make_patches, normalize, robust_scale, spectrogram
 from tiny_models import KINDS, make_windows, randomized, small, to_batch, weights_of
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}
@@ -90,6 +90,16 @@ def test_normalization(kind):
     config = small(normalization=kind)
     found = normalize(torch.tensor(x), config, torch.full((4,), 12.5, dtype=torch.float64))
     np.testing.assert_allclose(found.numpy(), ref.normalize(x, kind, scale=12.5, fixed=config.fixed_scale), **TIGHT)
+
+
+def test_robust_scale():
+    """The median over channels of 1.4826 times the median absolute deviation: one loud channel does not move it."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(5, 20_001)) * np.array([[10.0], [10.0], [10.0], [10.0], [900.0]]) + 4000
+    expected = np.median([1.4826 * np.median(np.abs(row - np.median(row))) for row in x])
+    found = robust_scale(torch.tensor(x)).item()
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(10, rel=0.03)
 
 
 def test_amplitude_embedding():

@@ -15,8 +15,8 @@ The order is the id of an electrode and is frozen: new names go to the end, noth
 Run: python tools/make_electrodes.py [FILE]
 """
 
+import argparse
 import math
-import sys
 from pathlib import Path
 
 Point = tuple[float, float, float]
@@ -141,5 +141,7 @@ def csv_text() -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(__file__).resolve().parent.parent / "src" / "cerebro_eeg" / "electrodes.csv"
-    (Path(sys.argv[1]) if len(sys.argv) > 1 else default).write_text(csv_text(), encoding="ascii", newline="\n")
+    parser.add_argument("file", nargs="?", type=Path, default=default, help="where to write the table")
+    parser.parse_args().file.write_text(csv_text(), encoding="ascii", newline="\n")

@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cerebro_eeg.batch import Batch
     from cerebro_eeg.channels import match
-    from cerebro_eeg.config import ModelConfig, preset
+    from cerebro_eeg.config import ModelConfig, ObjectiveConfig, PatchConfig, SignalConfig, preset
     from cerebro_eeg.errors import CerebroError
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
@@ -16,14 +17,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Cerebro", "CerebroError", "Encoder", "MaskedCerebro", "ModelConfig", "__version__", "match", "preset"]
+__all__ = [
+    "Batch",
+    "Cerebro",
+    "CerebroError",
+    "Encoder",
+    "MaskedCerebro",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "PatchConfig",
+    "SignalConfig",
+    "__version__",
+    "match",
+    "preset",
+]
 
 _HOMES = {
+    "Batch": "cerebro_eeg.batch",
     "Cerebro": "cerebro_eeg.model.cerebro",
     "CerebroError": "cerebro_eeg.errors",
     "Encoder": "cerebro_eeg.model.encoder",
     "MaskedCerebro": "cerebro_eeg.model.masked",
     "ModelConfig": "cerebro_eeg.config",
+    "ObjectiveConfig": "cerebro_eeg.config",
+    "PatchConfig": "cerebro_eeg.config",
+    "SignalConfig": "cerebro_eeg.config",
     "match": "cerebro_eeg.channels",
     "preset": "cerebro_eeg.config",
 }

@@ -23,6 +23,7 @@ _NOT_KEPT = {
 
 
 def as_labels(what: str, labels: Sequence[str]) -> list[str]:
+    """A list of texts, or an error that says what was given instead."""
     if isinstance(labels, str | bytes):
         raise ChannelError(f"{what} must be a list of names, got the single text {labels!r}; write [{labels!r}]")
     found = [str(label) if isinstance(label, str) else label for label in labels]
@@ -35,11 +36,16 @@ def as_labels(what: str, labels: Sequence[str]) -> list[str]:
 
 
 def listed(names: Sequence[str], hints: Mapping[str, str] | None = None) -> str:
+    """Names as a list for a message, each hint once behind all names that share it."""
     hints = hints or {}
-    return ", ".join(f"{name!r} ({hints[name]})" if name in hints else repr(name) for name in names)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(hints.get(name, ""), []).append(repr(name))
+    return ", ".join(", ".join(group) + (f" ({hint})" if hint else "") for hint, group in groups.items())
 
 
 def suggest(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """For each name that is close to a known one, the question whether that was meant."""
     import difflib  # only needed for a mistake, and not free to import
 
     choices = {name.upper(): name for name in known}
@@ -75,6 +81,7 @@ class ChannelMatch:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
+        """The channels that were kept."""
         return tuple(row.channel for row in self.rows if row.channel is not None)
 
     @property
@@ -84,10 +91,12 @@ class ChannelMatch:
 
     @property
     def ids(self) -> list[tuple[int, int]]:
+        """Their electrode ids, (electrode, the one subtracted from it or 0)."""
         return [channel.ids for channel in self.channels]
 
     @property
     def names(self) -> list[str]:
+        """Their canonical names."""
         return [channel.name for channel in self.channels]
 
     def missing(self, expected: Sequence[str]) -> list[str]:
@@ -109,6 +118,8 @@ class ChannelMatch:
             if outcome == "reference":
                 against = ", ".join(dict.fromkeys(row.reference for row in rows if row.reference))
                 names = f"to {against}"
+            elif outcome == "untrained":
+                names = ", ".join(row.channel.name for row in rows if row.channel is not None)
             else:
                 names = ", ".join(f"{_bare(row.label)}={row.channel.name}" for row in rows if row.channel is not None)
             plain = outcome in ("matched", "bipolar")

@@ -37,6 +37,7 @@ def match(
     labels: Sequence[str],
     *,
     positions: Sequence[Sequence[float] | None] | None = None,
+    kinds: Sequence[str | None] | None = None,
     unknown: str = "error",
     untrained: str = "error",
     trained: Mapping[str, int] | None = None,
@@ -54,6 +55,7 @@ def match(
     labels : as found in the file, all of them: those that are known not to be EEG are left out and reported.
     positions : (x, y, z) of each label in metres, x right, y front, z up, as MNE has them; None, NaN or zeros where it
         is missing.
+    kinds : what the file says that each label is; whatever is neither "eeg" nor None is left out, whatever its name.
     unknown : what becomes of a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the
         10-05 grid within ``limit_mm``, none twice (only trained ones where ``trained`` is given, unless
         untrained="as_is"), an error where there is none; "nearest_or_drop": the same, and what has none is dropped.
@@ -65,15 +67,9 @@ def match(
     max_channels, too_many : more channels than this are an "error", or reduced ("nearest") to the ones that are nearest
         to as many electrodes spread over the head.
     """
-    _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
-    _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
-    _check_choice("duplicates", duplicates, ("error", "first"))
-    _check_choice("too_many", too_many, ("error", "nearest"))
-    if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
-        raise ChannelError(f"max_channels must be a whole number of at least 1, got {max_channels!r}")
-    if not limit_mm > 0:
-        raise ChannelError(f"limit_mm must be a distance above 0 in millimetres, got {limit_mm!r}")
+    check_policies(unknown, untrained, duplicates, too_many, max_channels, limit_mm)
     rows = _read_all(as_labels("labels", labels), bipolar_ears)
+    _leave_out_kinds(rows, kinds)
     points, no_point = _read_points(positions, len(rows))
     counts = _read_trained(trained)
     by_position = unknown.startswith("nearest")
@@ -94,6 +90,20 @@ def match(
             f"no EEG channel is left of {len(rows)} labels: {result.summary()}; check the labels or pick"
         )
     return result
+
+
+def check_policies(
+    unknown: str, untrained: str, duplicates: str, too_many: str, max_channels: int, limit_mm: float = NEAREST_MM
+) -> None:
+    """Refuse a policy that does not exist, before the first label comes."""
+    _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
+    _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
+    _check_choice("duplicates", duplicates, ("error", "first"))
+    _check_choice("too_many", too_many, ("error", "nearest"))
+    if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
+        raise ChannelError(f"max_channels must be a whole number of at least 1, got {max_channels!r}")
+    if not limit_mm > 0:
+        raise ChannelError(f"limit_mm must be a distance above 0 in millimetres, got {limit_mm!r}")
 
 
 def spread(channels: Sequence[Channel], n: int = 64) -> tuple[Channel, ...]:
@@ -135,6 +145,16 @@ def _read_all(labels: list[str], bipolar_ears: bool) -> list[Row]:
             reading = Reading(reading.label, "not_eeg", note="eye")
         rows.append(Row(index, reading.label, reading.outcome, reading.channel, reading.reference, reading.note))
     return rows
+
+
+def _leave_out_kinds(rows: list[Row], kinds: Sequence[str | None] | None) -> None:
+    if kinds is None:
+        return
+    if len(kinds) != len(rows):
+        raise ChannelError(f"kinds must have one entry for each of the {len(rows)} labels, got {len(kinds)}")
+    for row, kind in zip(list(rows), kinds, strict=True):
+        if kind not in (None, "eeg") and row.outcome != "not_eeg":
+            rows[row.index] = Row(row.index, row.label, "not_eeg", note=f"the file says {kind}")
 
 
 def _read_points(

@@ -10,13 +10,17 @@ of tyro; a verb's module, and tyro, are imported when that verb is called, so th
 nothing.
 """
 
+import contextlib
+import functools
 import io
 import os
+import re
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Protocol, TextIO, cast
+from typing import Protocol, TextIO
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError
@@ -44,11 +48,10 @@ options of every verb:
 
 exit codes:
   0    done
-  1    internal error, or a check that failed (doctor)
+  1    internal error, a disk that is full, or a check that failed (doctor)
   2    wrong usage: unknown verb or option, a setting that does not exist or does not fit
   3    input that cannot be used as given: channels, shape, rate, unit, NaN
   4    checkpoint missing, damaged, altered or of another kind
-  5    an optional package that is needed here is not installed
   130  interrupted
   141  the reader of the output went away
 """
@@ -80,9 +83,10 @@ def main(argv: list[str] | None = None) -> int:
         return _fail("interrupted", 130, debug)
     except CerebroError as error:
         return _fail(f"error: {error}", error.exit_code, debug)
+    except OSError as error:
+        _silence_stdout()  # it may be stdout itself, a full disk say: do not fail again at exit
+        return _fail(f"error: {error.strerror or error}", 1, debug)
     except Exception as error:
-        if isinstance(error, OSError):  # it may be stdout itself, a full disk say: do not fail again at exit
-            _silence_stdout()
         hint = "run again with --debug for the traceback, and please report it"
         return _fail(f"internal error: {type(error).__name__}: {error} ({hint})", 1, debug)
 
@@ -99,7 +103,7 @@ def _run(args: list[str], *, as_json: bool) -> int:
         print(_help(), end="", file=sys.stderr)
         return 2
     verb, *rest = args
-    if verb in ("-h", "--help"):
+    if verb in ("-h", "--help", "help"):
         print(_help(), end="")
         return 0
     if verb == "--version":
@@ -107,12 +111,16 @@ def _run(args: list[str], *, as_json: bool) -> int:
         return 0
     if verb not in VERBS:
         return _fail(_unknown(verb), 2)
+    said = io.StringIO()
     try:
-        result = _call(verb, rest)
-    except SystemExit as stop:  # tyro has printed its help or what is wrong with the arguments
-        if "--help" in rest or "-h" in rest:
+        with contextlib.redirect_stderr(said):
+            call = _read_arguments(verb, rest)
+    except SystemExit as stop:  # tyro has printed its help, or drawn a box around what is wrong with the arguments
+        if stop.code in (0, None):
             print("\nEvery verb also takes --json (print the result as JSON) and --debug (show tracebacks).")
-        return stop.code if isinstance(stop.code, int) else 0
+            return 0
+        return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
+    result = call()
     if as_json:
         import json
 
@@ -122,8 +130,8 @@ def _run(args: list[str], *, as_json: bool) -> int:
     return getattr(result, "exit_code", 0)
 
 
-def _call(verb: str, args: list[str]) -> Result:
-    """Import the verb's function, read its arguments off the command line and call it."""
+def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
+    """Import the verb's function and read its arguments off the command line; what comes back only needs calling."""
     import tyro
 
     module, _, name = VERBS[verb][0].partition(":")
@@ -131,7 +139,30 @@ def _call(verb: str, args: list[str]) -> Result:
     config = [tyro.conf.FlagCreatePairsOff]
     if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
         config.append(tyro.conf.PositionalMetavarFromFieldName)
-    return cast(Result, tyro.cli(function, prog=f"cerebro-eeg {verb}", args=args, config=config))
+
+    @functools.wraps(function)
+    def prepared(*args: object, **kwargs: object) -> Callable[[], Result]:
+        return functools.partial(function, *args, **kwargs)
+
+    return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=args, config=config)
+
+
+# What tyro and Python say around the point of a usage error, and what stays of it.
+PHRASES = (
+    (r"[\u2500-\u257f]+", " "),
+    (r"^\s*(Parsing error|Required options|Unrecognized options|Value error)\s+(?!:)", ""),
+    (r"( For full helptext| Argument helptext:).*", ""),
+    (r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number"),
+    (r"could not convert string to float: (.*)", r"\1 is not a number"),
+    (r"Error parsing", "cannot read"),
+)
+
+
+def _unboxed(text: str) -> str:
+    """The words inside the box that tyro draws, on one line."""
+    for pattern, replacement in PHRASES:
+        text = re.sub(pattern, replacement, " ".join(text.split()))
+    return " ".join(text.split()).rstrip(".")
 
 
 def _help() -> str:

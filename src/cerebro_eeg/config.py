@@ -8,7 +8,7 @@ patches and the normalisation that they were trained with.
 import dataclasses
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -248,10 +248,13 @@ class HeadConfig:
     """Logits or values."""
     names: tuple[str, ...] = ()
     """What each output stands for, in order; empty when unknown."""
+    samples: int | None = None
+    """Samples of the windows it was made for; none for any length."""
 
     def __post_init__(self) -> None:
         settle(self)
         require(self.n_outputs >= 1, f"n_outputs is {self.n_outputs}; it must be at least 1")
+        require(self.samples is None or self.samples >= 1, f"samples is {self.samples}; it must be at least 1")
         require(
             len(self.names) in (0, self.n_outputs),
             f"{len(self.names)} names for {self.n_outputs} outputs; give one each",
@@ -297,6 +300,13 @@ class Training:
         counts = {"steps": self.steps, "windows": self.windows, **self.electrode_windows}
         for name, count in counts.items():
             require(count >= 0, f"{name} is counted {count}; it must not be negative")
+
+    def plus(self, windows: int, electrodes: Iterable[str]) -> "Training":
+        """The record after ``windows`` more windows with these electrodes."""
+        counts = dict(self.electrode_windows)
+        for name in electrodes:
+            counts[name] = counts.get(name, 0) + windows
+        return dataclasses.replace(self, windows=self.windows + windows, electrode_windows=counts)
 
 
 @dataclass(frozen=True)
@@ -406,3 +416,14 @@ def preset(name: str) -> Preset:
             f"there is no preset {name!r}{did_you_mean(name, PRESETS)}; choose one of {', '.join(PRESETS)}"
         )
     return PRESETS[name]
+
+
+def model_config(given: ModelConfig | Preset | str) -> ModelConfig:
+    """The model's config, from itself, a preset or a preset's name."""
+    if isinstance(given, ModelConfig):
+        return given
+    if isinstance(given, Preset):
+        return given.model
+    if isinstance(given, str):
+        return preset(given).model
+    raise ConfigError(f"config is {type(given).__name__}; expected a ModelConfig, a preset or the name of one")

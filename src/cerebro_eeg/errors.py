@@ -27,13 +27,15 @@ class ChannelError(InputError):
     """Channel labels that are unknown, duplicate, ambiguous, never trained or too many."""
 
 
+class RecordingError(InputError):
+    """A recording that cannot be read truthfully; ``code`` is the reason in one word, as ``skipped.csv`` has it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class CheckpointError(CerebroError, ValueError):
     """A file of weights that is missing, damaged, altered, of another kind or not whole."""
 
     exit_code = 4
-
-
-class MissingExtraError(CerebroError, ImportError):
-    """An optional package that is needed here is not installed."""
-
-    exit_code = 5

@@ -53,6 +53,9 @@ class DemoResult:
 def demo(*, preset: str = "small", windows: int = 12, seed: int = 0) -> DemoResult:
     """Embed a generated recording and print what came out, in a few seconds on a CPU.
 
+    Try, for example:
+      cerebro-eeg demo --preset tiny --windows 4
+
     Args:
         preset: Size of the model (tiny, small, base, large); its weights are random.
         windows: Windows of 5 seconds to generate.
@@ -64,8 +67,10 @@ def demo(*, preset: str = "small", windows: int = 12, seed: int = 0) -> DemoResu
     from cerebro_eeg.errors import InputError
     from cerebro_eeg.model.cerebro import Cerebro
 
-    if windows < 1:
-        raise InputError(f"windows is {windows}; generate at least 1")
+    if not 1 <= windows <= 10_000:
+        raise InputError(f"windows is {windows}; generate 1 to 10,000")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1")
     torch.manual_seed(seed)
     model = Cerebro(config=preset, ch_names=CHANNELS).eval()
     rate, samples = model.config.signal.sfreq, model.config.window

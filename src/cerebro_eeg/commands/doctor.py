@@ -18,13 +18,9 @@ from cerebro_eeg import __version__
 REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro")
 
 OPTIONAL = {  # distribution -> import name, what it is for
-    "mne": ("mne", "reading EEG files"),
-    "triton": ("triton", "fast attention kernels on CUDA"),
-    "matplotlib": ("matplotlib", "plots"),
-    "onnxruntime": ("onnxruntime", "running exported models without torch"),
-    "mne-lsl": ("mne_lsl", "live streams"),
-    "scikit-learn": ("sklearn", "estimators"),
-    "braindecode": ("braindecode", "comparing with its models"),
+    "mne": ("mne", "chs_info and montages to give to the model"),
+    "triton": ("triton", "torch.compile on CUDA"),
+    "braindecode": ("braindecode", "its models beside ours; never needed"),
 }
 
 

@@ -107,15 +107,19 @@ class ModelInfo:
 def info(target: str, /, *, channels: int = 19, seconds: float = 5.0) -> ModelInfo:
     """Dimensions, parameters by part, tokens, FLOPs and memory of a preset or checkpoint.
 
-    Examples: ``cerebro-eeg info small``, ``cerebro-eeg info large --channels 64 --seconds 10``,
-    ``cerebro-eeg info runs/mine/model.safetensors --json``.
+    Try, for example:
+      cerebro-eeg info small
+      cerebro-eeg info large --channels 64 --seconds 10
+      cerebro-eeg info my-model/model.safetensors --json
 
     Args:
-        target: A preset (tiny, small, base, large), or a checkpoint: a .safetensors file or a folder that holds one.
+        target: A preset (tiny, small, base, large), or a checkpoint on this disk: a .safetensors file or its folder.
         channels: Channels of the window whose cost is printed.
         seconds: Seconds of that window.
     """
     model, objective, head, training, kind = _read(target)
+    if not 0 < seconds <= 1e6 or not channels <= 1e6:
+        raise InputError(f"a window of {channels} channels x {seconds:g} s was asked for; give up to a million of each")
     samples = round(seconds * model.signal.sfreq)
     if channels < 1 or model.patches.count(samples) < 1:
         raise InputError(
@@ -130,10 +134,12 @@ def info(target: str, /, *, channels: int = 19, seconds: float = 5.0) -> ModelIn
 def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig | None, Training | None, str]:
     if target in PRESETS:
         return preset(target).model, None, None, None, "preset"
-    if not Path(target).exists():
+    if target.endswith(".safetensors") and not Path(target).exists():
+        raise CheckpointError(f"there is no checkpoint {target}; give a .safetensors file or a folder that holds one")
+    if not target or not Path(target).exists():
         raise ConfigError(
             f"{target!r} is neither a preset nor a file{did_you_mean(target, PRESETS)}; "
-            f"presets are {', '.join(PRESETS)}, a checkpoint is a .safetensors file or its folder"
+            f"presets are {', '.join(PRESETS)}, a checkpoint is a .safetensors file or its folder on this disk"
         )
     try:
         from cerebro_eeg.model import checkpoint, hub

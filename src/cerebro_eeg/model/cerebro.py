@@ -1,41 +1,34 @@
 """Cerebro: the encoder with a linear head, as a user meets it, in the words of the field (``n_chans``, ``sfreq``, ...).
 
-This is the door: arrays come in with their channel names, rate and unit, and are checked before the model sees them.
-Behind it everything speaks of batches and rows. Training code passes a :class:`~cerebro_eeg.batch.Batch`, unchecked.
+Arrays come in through the door (``door.py``), which checks names, rates and units. Behind it everything speaks of
+batches and rows; training code passes a :class:`~cerebro_eeg.batch.Batch`, unchecked.
 
 Legend: **B** windows, **C** channels, **T** samples, **N** patches, **D** width.
 """
 
 import dataclasses
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.channels import ChannelMatch, match
-from cerebro_eeg.config import HeadConfig, ModelConfig, Training, preset
+from cerebro_eeg.channels import ChannelMatch, check_policies, match
+from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.electrodes import IDS
-from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.model import hub
-from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into, read
+from cerebro_eeg.errors import ChannelError, ConfigError, InputError
+from cerebro_eeg.model import door, hub
+from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
 
-log = logging.getLogger("cerebro_eeg")
-
-Rate = Literal["error", "resample", "as_is"]
 Level = Literal["window", "channel", "token"]
+Task = Literal["classification", "regression"]
 Unit = Literal["uV", "mV", "V"]
-MICROVOLTS: Mapping[str, float] = {"uV": 1.0, "mV": 1e3, "V": 1e6}
-# Scalp EEG deviates from its median by some microvolts to some hundreds; beyond this range a unit is likely wrong.
-PLAUSIBLE_UV = (0.1, 1000.0)
 
 
 class Cerebro(nn.Module):
@@ -53,7 +46,7 @@ class Cerebro(nn.Module):
     sfreq
         Rate of the windows that will come; None for the rate of the config.
     config
-        A preset's name or a config.
+        A preset or its name, or a config.
     task
         What the outputs are.
     rate
@@ -72,9 +65,9 @@ class Cerebro(nn.Module):
         sfreq: float | None = None,
         *,
         ch_names: Sequence[str] | None = None,
-        config: ModelConfig | str = "small",
-        task: Literal["classification", "regression"] = "classification",
-        rate: Rate = "error",
+        config: ModelConfig | Preset | str = "small",
+        task: Task = "classification",
+        rate: door.Rate = "error",
         unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
         untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
         duplicates: Literal["error", "first"] = "error",
@@ -84,30 +77,38 @@ class Cerebro(nn.Module):
         bipolar_ears: bool = False,
     ) -> None:
         super().__init__()
-        self.config = preset(config).model if isinstance(config, str) else config
-        self.head = None if n_outputs is None else HeadConfig(n_outputs, task)
+        self.config = model_config(config)
+        described = HeadConfig(
+            1 if n_outputs is None else n_outputs, task
+        )  # a wrong task is wrong without outputs, too
+        self.head = None if n_outputs is None else described
         self.training_record = Training()
         self.load_report: LoadReport | None = None
         self.frozen = False
-        self.rate: Rate = rate
-        self.sfreq = self.config.signal.sfreq if sfreq is None else float(sfreq)
-        self._check_rate(self.sfreq)
-        self.n_times = _agree_times(n_times, input_window_seconds, self.sfreq)
+        self.rate: door.Rate = rate
+        self.sfreq = door.read_rate(sfreq, self.config.signal.sfreq)
+        door.check_rate(self.sfreq, self.config.signal.sfreq, rate)
+        self.n_times = _agree_times(n_times, input_window_seconds, self.sfreq, self.config, rate)
+        most = self.config.max_channels if max_channels is None else max_channels
+        check_policies(unknown, untrained, duplicates, too_many, most)
         self.policies: dict[str, Any] = {
             "unknown": unknown,
             "untrained": untrained,
             "duplicates": duplicates,
             "too_many": too_many,
-            "max_channels": self.config.max_channels if max_channels is None else max_channels,
+            "max_channels": most,
             "pick": pick,
             "bipolar_ears": bipolar_ears,
         }
         self.encoder = Encoder(self.config)
         self.encoder.mask_token.requires_grad_(False)  # nothing is masked here; DDP must not wait for its gradient
         self.final_layer: nn.Module = nn.Identity()
-        if self.head is not None:
-            self.reset_head(self.head.n_outputs)
+        if n_outputs is not None:
+            self.reset_head(n_outputs)
+        if n_chans is not None and n_chans < 1:
+            raise ConfigError(f"n_chans is {n_chans}; it must be at least 1")
         self.n_chans = n_chans
+        self.chs_info: Sequence[Mapping[str, Any]] | None = None
         self.channels: ChannelMatch | None = None
         if chs_info is not None or ch_names is not None:
             self.set_channels(ch_names, chs_info)
@@ -120,9 +121,10 @@ class Cerebro(nn.Module):
         """Predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
 
         ``return_features`` gives ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead.
-        ``scale`` is the scale of the recordings in microvolts, for configs that ask for it.
+        ``scale`` is the scale of the recordings in microvolts, for configs that ask for it. In training, windows are
+        counted for the electrodes that they train.
         """
-        batch = x if isinstance(x, Batch) else self._batch(x, self._montage(), self.sfreq, scale)
+        batch = x if isinstance(x, Batch) else self._checked(x, scale)
         tokens = self.encode(batch)
         features_BD = tokens.per_window()
         if return_features:
@@ -130,16 +132,16 @@ class Cerebro(nn.Module):
             return {"features": features_BD, "tokens": grid_BCND, "cls_token": None}
         return self.final_layer(features_BD)
 
-    def encode(self, batch: Batch, layer: int | None = None) -> Tokens:
+    def encode(self, batch: Batch, layer: int | None = None, noise_K2B: Tensor | None = None) -> Tokens:
         """Tokens of a batch, after all blocks or after the first ``layer`` of them; no gradient when frozen."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            tokens: Tokens = self.encoder(batch, layer=layer)
+            tokens: Tokens = self.encoder(batch, noise_K2B=noise_K2B, layer=layer)
         return tokens
 
     @torch.no_grad()
     def embed(
         self,
-        x: ArrayLike,
+        x: Any,
         *,
         ch_names: Sequence[str] | None = None,
         chs_info: Sequence[Mapping[str, Any]] | None = None,
@@ -147,51 +149,47 @@ class Cerebro(nn.Module):
         unit: Unit = "uV",
         level: Level = "window",
         layer: int | None = None,
-        scale: ArrayLike | None = None,
+        scale: Any = None,
         batch_size: int = 64,
     ) -> NDArray[np.float32]:
-        """Features of windows (B, C, T), or of one recording (C, T), which is cut into windows of the config's length.
+        """Features of windows (B, C, T), or of one recording (C, T), which is cut into windows of the model's length.
 
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their
         order; those that the match report (``model.channels``) drops are left out.
         """
-        if unit not in MICROVOLTS:
-            raise InputError(f"unit is {unit!r}; choose one of {', '.join(MICROVOLTS)}")
-        self._check_layer(layer)
-        sfreq = self.sfreq if sfreq is None else float(sfreq)
-        self._check_rate(sfreq)
-        new = ch_names is not None or chs_info is not None
-        montage = self._match(ch_names, chs_info) if new else self._montage()
-        x_BCT = _windows(torch.as_tensor(np.asarray(x, dtype=np.float32)), self._samples(sfreq)) * MICROVOLTS[unit]
-        scales = None if scale is None else torch.as_tensor(np.asarray(scale, np.float32)).reshape(-1)
+        if unit not in door.MICROVOLTS:
+            raise InputError(f"unit is {unit!r}; choose one of {', '.join(door.MICROVOLTS)}")
+        if level not in ("window", "channel", "token"):
+            raise InputError(f"level is {level!r}; choose window, channel or token")
+        if layer is not None and (not isinstance(layer, int) or not 0 <= layer <= self.config.depth):
+            raise InputError(f"layer is {layer!r}; the encoder has layers 0 (embeddings) to {self.config.depth}")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"batch_size is {batch_size!r}; expected a whole number of at least 1")
+        rate = door.read_rate(sfreq, self.sfreq)
+        door.check_rate(rate, self.config.signal.sfreq, self.rate)
+        montage = self._montage() if ch_names is None and chs_info is None else self._match(ch_names, chs_info)
+        windows = door.read_array(x) * door.MICROVOLTS[unit]
+        if windows.dim() == 2:
+            windows, rate = self._cut(self._select(windows[None], montage, None)[0], rate)
+        else:
+            windows = self._select(windows, montage, self.n_times)
+        scale_B = door.read_scale(scale, len(windows))
         was_training = self.training
         self.eval()
         try:
-            parts = [
-                self._level(self.encode(batch, layer), level)
-                for batch in self._batches(x_BCT, montage, sfreq, scales, batch_size)
+            found = [
+                self._level(self.encode(self._batch(part, montage, rate, part_scale), layer), level)
+                for part, part_scale in door.pieces(windows, scale_B, batch_size)
             ]
         finally:
             self.train(was_training)
-        return np.concatenate(parts)
-
-    def _batches(
-        self, x_BCT: Tensor, montage: ChannelMatch, sfreq: float, scale: Tensor | None, size: int
-    ) -> "list[Batch]":
-        self._check_signal(x_BCT, montage)
-        scales = [None] * len(x_BCT) if scale is None else scale.expand(len(x_BCT)).split(size)
-        parts = zip(x_BCT.split(size), scales, strict=False)
-        return [self._batch(part, montage, sfreq, its_scale, checked=True) for part, its_scale in parts]
+        return np.concatenate(found)
 
     def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
         if level == "window":
             found = tokens.per_window()
-        elif level == "channel":
-            found = tokens.per_channel()
-        elif level == "token":
-            found = tokens.layout.grid(tokens.x_RND)
         else:
-            raise InputError(f"level is {level!r}; choose window, channel or token")
+            found = tokens.per_channel() if level == "channel" else tokens.layout.grid(tokens.x_RND)
         result: NDArray[np.float32] = found.float().cpu().numpy()
         return result
 
@@ -204,22 +202,30 @@ class Cerebro(nn.Module):
         found = self._match(ch_names, chs_info)
         if self.n_chans is not None and self.n_chans != len(found.rows):
             raise InputError(f"n_chans is {self.n_chans}, but {len(found.rows)} channels are named; make them agree")
-        self.channels, self.n_chans = found, len(found.rows)
+        self.channels, self.n_chans, self.chs_info = found, len(found.rows), chs_info
         return found
 
-    def reset_head(self, n_outputs: int) -> None:
-        """Put a new linear head for ``n_outputs`` outputs in place of the old one."""
+    def reset_head(self, n_outputs: int, names: Sequence[str] = ()) -> None:
+        """Put a new linear head in place of the old one; ``names`` says what each output stands for."""
         task = self.head.task if self.head is not None else "classification"
-        self.head = HeadConfig(n_outputs, task)
+        self.head = HeadConfig(n_outputs, task, tuple(names))
         self.final_layer = nn.Linear(self.config.width, n_outputs, bias=self.config.bias).to(self.encoder.positions)
         start_linear_layers(self.final_layer)
 
     def freeze(self) -> Self:
         """Linear probing: the encoder keeps every parameter and buffer, stays in eval mode and gets no gradient."""
-        self.frozen = True
-        self.encoder.requires_grad_(False)
-        self.train(self.training)
-        return self
+        return self._set_frozen(True)
+
+    def unfreeze(self) -> Self:
+        """Full fine-tuning again."""
+        return self._set_frozen(False)
+
+    def _set_frozen(self, frozen: bool) -> Self:
+        self.frozen = frozen
+        unused = (self.encoder.mask_token, self.encoder.pad_token)
+        for parameter in self.encoder.parameters():
+            parameter.requires_grad_(not frozen and not any(parameter is token for token in unused))
+        return self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode; a frozen encoder stays in eval mode."""
@@ -228,12 +234,35 @@ class Cerebro(nn.Module):
             self.encoder.eval()
         return self
 
+    @property
+    def n_outputs(self) -> int | None:
+        """Outputs of the head; None for a feature extractor."""
+        return None if self.head is None else self.head.n_outputs
+
+    @property
+    def input_window_seconds(self) -> float | None:
+        """Seconds of a window, where its length is fixed."""
+        return None if self.n_times is None else self.n_times / self.sfreq
+
+    @property
+    def input_shape(self) -> tuple[int, int | None, int | None]:
+        """(1, channels, samples) of a window; None for what is not fixed."""
+        return 1, self.n_chans, self.n_times
+
     # ---- files -----------------------------------------------------------------------------------------------------
 
     @property
     def header(self) -> Header:
         """What a checkpoint of this model says about it."""
-        return Header(self.config, head=self.head, training=self.training_record)
+        config, head = self.config, self.head
+        if head is not None:  # it learned from windows of this rate and length, whatever the encoder did before
+            head = dataclasses.replace(head, samples=self.n_times)
+            if self.rate == "as_is":
+                config = dataclasses.replace(config, signal=dataclasses.replace(config.signal, sfreq=self.sfreq))
+            if not isinstance(self.final_layer, nn.Linear | nn.Identity):
+                kind = type(self.final_layer).__name__
+                raise ConfigError(f"final_layer is a {kind}; a checkpoint holds one linear layer: use reset_head")
+        return Header(config, head=head, training=self.training_record)
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
@@ -264,8 +293,8 @@ class Cerebro(nn.Module):
         *,
         ch_names: Sequence[str] | None = None,
         window: int | None = None,
-        task: Literal["classification", "regression"] | None = None,
-        rate: Rate = "error",
+        task: Task | None = None,
+        rate: door.Rate = "error",
         unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
         untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
         duplicates: Literal["error", "first"] = "error",
@@ -284,46 +313,53 @@ class Cerebro(nn.Module):
         The encoder must be whole. Another ``n_outputs`` than the file's gives a new head, ``window`` another length of
         position table; both are said. The rest is as in the constructor.
         """
-        header, tensors = read(hub.find(source, revision, token, cache_dir, force_download, local_files_only))
+        header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         head = _choose_head(header.head, n_outputs, task)
         if header.head is not None and head is not None and head.task != header.head.task:
             tensors = {name: t for name, t in tensors.items() if not name.startswith("final_layer.")}
-        config = header.model if window is None else _replace_window(header.model, window)
+        if head is not None and n_times is None and input_window_seconds is None:
+            n_times = head.samples
         model = cls(
             None if head is None else head.n_outputs,
             n_chans,
             n_times=n_times,
             input_window_seconds=input_window_seconds,
             sfreq=sfreq,
-            config=config,
+            config=header.model if window is None else dataclasses.replace(header.model, window=window),
             task="classification" if head is None else head.task,
             rate=rate,
             unknown=unknown,
             untrained=untrained,
-            too_many=too_many,
             duplicates=duplicates,
+            too_many=too_many,
             max_channels=max_channels,
             pick=pick,
             bipolar_ears=bipolar_ears,
         )
-        model.head = head
-        model.training_record = header.training
+        model.head, model.training_record = head, header.training
         model.load_report = load_into(model, header, tensors, str(source))
-        log.log(logging.INFO if model.load_report.exact else logging.WARNING, "%s", model.load_report)
+        door.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
         if chs_info is not None or ch_names is not None:
             model.set_channels(ch_names, chs_info)
         return model.eval()
 
-    # ---- checks ----------------------------------------------------------------------------------------------------
+    # ---- from arrays to batches ------------------------------------------------------------------------------------
 
     def _match(self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None) -> ChannelMatch:
-        labels, positions = _labels(ch_names, chs_info)
+        labels, positions, kinds = door.read_names(ch_names, chs_info)
+        if not self.policies["unknown"].startswith("nearest"):
+            positions = None  # they decide nothing, so they need not be right
         trained = None  # a new model has no trained rows to tell from others
         if self.load_report is not None:
-            trained = {name: n for name, n in self.training_record.electrode_windows.items() if name in IDS}
-        found = match(labels, positions=positions, trained=trained, **self.policies)
+            trained = {name: n for name, n in self.training_record.electrode_windows.items() if n and name in IDS}
+            if not trained and self.policies["untrained"] != "as_is":
+                raise ChannelError(
+                    "the checkpoint records no training, so the row of every electrode is random; train it first, or "
+                    "ask for untrained='as_is' to use it all the same"
+                )
+        found = match(labels, positions=positions, kinds=kinds, trained=trained, **self.policies)
         left_out = len(found.channels) < len(found.rows) or any(row.outcome == "nearest" for row in found.rows)
-        log.log(logging.WARNING if left_out else logging.INFO, "%s", found.summary())
+        door.say(logging.WARNING if left_out else logging.DEBUG, found.summary())
         return found
 
     def _montage(self) -> ChannelMatch:
@@ -334,134 +370,76 @@ class Cerebro(nn.Module):
             )
         return self.channels
 
-    def _batch(
-        self, x_BCT: Tensor, montage: ChannelMatch, sfreq: float, scale: Tensor | float | None, checked: bool = False
-    ) -> Batch:
-        """Windows as they came, checked, at the model's rate and with the channels that matched."""
-        if not checked and not torch.compiler.is_compiling():
-            self._check_signal(x_BCT, montage)
-        device = self.encoder.positions.device
-        x_BCT = x_BCT.to(device, self.encoder.positions.dtype)
-        if len(montage.index) != x_BCT.shape[1]:
-            x_BCT = x_BCT[:, list(montage.index)]
-        if sfreq != self.config.signal.sfreq and self.rate == "resample":
-            x_BCT = _resample(x_BCT, sfreq, self.config.signal.sfreq)
-        ids_C2 = torch.tensor(montage.ids, device=device)
-        scale_B = None if scale is None else torch.as_tensor(scale, device=device).expand(len(x_BCT))
-        return Batch.dense(x_BCT, ids_C2, scale_B)
+    def _checked(self, x: Tensor, scale: Tensor | float | None) -> Batch:
+        """A batch of windows that came as a tensor; in training, they are counted."""
+        if not isinstance(x, Tensor):
+            raise InputError(f"a {type(x).__name__} was given; pass a torch tensor or a Batch, or give arrays to embed")
+        montage = self._montage()
+        if torch.compiler.is_compiling():  # checks look at values, which a graph cannot
+            return self._batch(x[:, list(montage.index)], montage, self.sfreq, _scale(scale, x))
+        batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
+        if self.training and torch.is_grad_enabled() and not self.frozen:
+            electrodes = [e for c in montage.channels for e in (c.anode, c.cathode) if e is not None]
+            self.training_record = self.training_record.plus(len(x), electrodes)
+        return batch
 
-    def _check_signal(self, x_BCT: Tensor, montage: ChannelMatch) -> None:
-        if x_BCT.dim() != 3:
-            raise InputError(f"the array has the shape {tuple(x_BCT.shape)}; expected (windows, channels, samples)")
-        if x_BCT.shape[1] != len(montage.rows):
-            raise InputError(
-                f"the windows have {x_BCT.shape[1]} channels, but {len(montage.rows)} are named; the array is "
-                "(windows, channels, samples), one name a channel"
+    def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:
+        """The channels that matched, once shape and values are known to be right."""
+        door.check_shape(x_BCT, montage, n_times)
+        kept_BCT = x_BCT[:, list(montage.index)] if len(montage.index) < x_BCT.shape[1] else x_BCT
+        door.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
+        return kept_BCT
+
+    def _cut(self, x_CT: Tensor, rate: float) -> tuple[Tensor, float]:
+        """A recording as windows of the model's length, resampled as a whole; and the rate that they have."""
+        samples, wanted = self.n_times or self.config.window, self.config.signal.sfreq
+        if self.rate == "resample" and not door.same_rate(rate, wanted):
+            samples = self.config.window if self.n_times is None else round(self.n_times * wanted / self.sfreq)
+            x_CT, rate = door.resample(x_CT, rate, wanted), wanted
+        return door.cut(x_CT, samples), rate
+
+    def _batch(self, x_BCT: Tensor, montage: ChannelMatch, rate: float, scale_B: Tensor | None) -> Batch:
+        """Windows on the model's device at the model's rate, in at least float32: what is normalised is not rounded."""
+        like = self.encoder.positions
+        x_BCT = x_BCT.to(like.device, torch.promote_types(like.dtype, torch.float32))
+        if self.rate == "resample" and not door.same_rate(rate, self.config.signal.sfreq):
+            x_BCT = door.resample(x_BCT, rate, self.config.signal.sfreq)
+        return Batch.dense(x_BCT, torch.tensor(montage.ids, device=like.device), scale_B)
+
+
+def _scale(scale: Tensor | float | None, x_BCT: Tensor) -> Tensor | None:
+    return None if scale is None else torch.as_tensor(scale, device=x_BCT.device).expand(len(x_BCT))
+
+
+def _agree_times(
+    n_times: int | None, seconds: float | None, sfreq: float, config: ModelConfig, rate: str
+) -> int | None:
+    """Samples of a window, from samples or seconds; at least one patch must fit."""
+    if seconds is not None:
+        if not 0 < seconds < 1e6:
+            raise ConfigError(f"input_window_seconds is {seconds}; expected a positive number of seconds")
+        from_seconds = round(seconds * sfreq)
+        if n_times is not None and n_times != from_seconds:
+            raise ConfigError(
+                f"n_times is {n_times}, but input_window_seconds={seconds:g} at {sfreq:g} Hz gives {from_seconds}; "
+                "give one"
             )
-        if self.n_times is not None and x_BCT.shape[2] != self.n_times:
-            raise InputError(
-                f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={self.n_times}"
-            )
-        if x_BCT.numel() == 0:
-            raise InputError(f"the array is empty: {tuple(x_BCT.shape)}")
-        if not bool(torch.isfinite(x_BCT).all()):
-            window, channel, sample = (int(i) for i in torch.nonzero(~torch.isfinite(x_BCT))[0])
-            raise InputError(
-                f"the array holds NaN or infinity, first in window {window}, channel {montage.rows[channel].label!r}, "
-                f"sample {sample}; cut such windows out or repair them"
-            )
-        _warn_if_implausible(x_BCT)
-
-    def _check_rate(self, sfreq: float) -> None:
-        wanted = self.config.signal.sfreq
-        if sfreq != wanted and self.rate == "error":
-            raise InputError(
-                f"the windows have {sfreq:g} Hz, the model was made for {wanted:g} Hz; resample them first, or ask for "
-                'rate="resample" or rate="as_is"'
-            )
-
-    def _check_layer(self, layer: int | None) -> None:
-        if layer is not None and not 0 <= layer <= self.config.depth:
-            raise InputError(f"layer is {layer}; the encoder has layers 0 (embeddings) to {self.config.depth}")
-
-    def _samples(self, sfreq: float) -> int:
-        """Samples of a window at the rate of the array."""
-        if self.n_times is not None:
-            return self.n_times
-        seconds = self.config.window / self.config.signal.sfreq
-        return round(seconds * sfreq) if self.rate == "resample" else self.config.window
-
-
-def _labels(
-    ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None
-) -> tuple[list[str], list[tuple[float, float, float] | None] | None]:
-    """Labels, and positions in metres where ``chs_info`` carries them."""
-    if chs_info is None:
-        return list(ch_names or ()), None
-    labels = [str(channel["ch_name"]) for channel in chs_info]
-    if ch_names is not None and list(ch_names) != labels:
-        raise ConfigError("ch_names and chs_info name different channels; give one of them")
-    places = [channel.get("loc") for channel in chs_info]
-    return labels, [None if p is None else (float(p[0]), float(p[1]), float(p[2])) for p in places]
-
-
-def _agree_times(n_times: int | None, seconds: float | None, sfreq: float) -> int | None:
-    if seconds is None:
-        return n_times
-    from_seconds = round(seconds * sfreq)
-    if n_times is not None and n_times != from_seconds:
+        n_times = from_seconds
+    if n_times is None:
+        return None
+    fed = round(n_times * config.signal.sfreq / sfreq) if rate == "resample" else n_times
+    if config.patches.count(fed) < 1:
         raise ConfigError(
-            f"n_times is {n_times}, but input_window_seconds={seconds:g} at {sfreq:g} Hz gives {from_seconds}; give one"
+            f"n_times is {n_times}; a window needs at least {config.patches.shortest()} samples for a patch"
         )
-    return from_seconds
+    return n_times
 
 
-def _windows(x: Tensor, samples: int) -> Tensor:
-    """Windows (B, C, T) as they are; a recording (C, T) cut into windows, its last partial one left out."""
-    if x.dim() != 2:
-        return x
-    count = x.shape[1] // samples
-    if count == 0:
-        raise InputError(f"the recording has {x.shape[1]} samples; a window of this model has {samples}")
-    if x.shape[1] % samples:
-        log.info("the last %d of %d samples do not fill a window and are left out", x.shape[1] % samples, x.shape[1])
-    return x[:, : count * samples].unflatten(1, (count, samples)).transpose(0, 1)
-
-
-def _resample(x_BCT: Tensor, old: float, new: float) -> Tensor:
-    """Polyphase resampling of each window."""
-    from scipy.signal import resample_poly
-
-    ratio = Fraction(new / old).limit_denominator(10_000)
-    resampled = resample_poly(x_BCT.detach().cpu().double().numpy(), ratio.numerator, ratio.denominator, axis=-1)
-    return torch.as_tensor(resampled).to(x_BCT)
-
-
-def _warn_if_implausible(x_BCT: Tensor) -> None:
-    """Say so when the amplitude is not one of scalp EEG in microvolts: a unit is then most likely wrong."""
-    few = x_BCT[:: max(1, len(x_BCT) // 64)].float()
-    spread = (few - few.median(-1, keepdim=True).values).abs().median().item()
-    low, high = PLAUSIBLE_UV
-    if not low <= spread <= high:
-        guess = ' (it looks like volts: pass unit="V")' if 1e-7 <= spread <= 1e-3 else ""
-        warnings.warn(
-            f"the windows deviate from their median by {spread:.3g} uV, scalp EEG by {low:g} to {high:g} uV; "
-            f"check the unit{guess}",
-            stacklevel=3,
-        )
-
-
-def _choose_head(
-    stored: HeadConfig | None, n_outputs: int | None, task: Literal["classification", "regression"] | None
-) -> HeadConfig | None:
+def _choose_head(stored: HeadConfig | None, n_outputs: int | None, task: Task | None) -> HeadConfig | None:
     """The head that was asked for; the checkpoint's own when nothing else was."""
     if stored is None:
         if n_outputs is None and task is not None:
             raise ConfigError(f"task={task!r} needs n_outputs: the checkpoint has no head")
         return None if n_outputs is None else HeadConfig(n_outputs, task or "classification")
     asked = (stored.n_outputs if n_outputs is None else n_outputs, task or stored.task)
-    return stored if asked == (stored.n_outputs, stored.task) else HeadConfig(*asked)
-
-
-def _replace_window(config: ModelConfig, window: int) -> ModelConfig:
-    return dataclasses.replace(config, window=window)
+    return stored if asked == (stored.n_outputs, stored.task) else HeadConfig(*asked, samples=stored.samples)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model.attention import KINDS
 from cerebro_eeg.model.patches import Patches, make_patches
@@ -120,7 +120,8 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """CEReBrO's encoder, without an objective and without a head."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig | Preset | str) -> None:
+        config = model_config(config)
         super().__init__(config)
         width = config.width
         self.embed = nn.Linear(config.patches.size, width, bias=config.bias)

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import write_text
-from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, save
+from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, read, save
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -57,14 +57,30 @@ def find(
         )
 
 
+def load(
+    source: str | Path,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+    local_files_only: bool = False,
+) -> tuple[Header, dict[str, Tensor]]:
+    """Header and tensors of a checkpoint, wherever it is, checked."""
+    return read(find(source, revision, token, cache_dir, force_download, local_files_only))
+
+
 def write_folder(folder: str | Path, module: nn.Module, header: Header) -> Path:
     """Write weights, config and, unless there is one already, a model card."""
     folder = Path(folder)
-    (folder / CONFIG).unlink(missing_ok=True)  # killed at any point, no config is left that contradicts the weights
-    save(folder / WEIGHTS, module, header)
-    write_text(folder / CONFIG, json.dumps(_config(header), indent=2) + "\n")
-    if not (folder / CARD).exists():
-        write_text(folder / CARD, make_card(header))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).unlink(missing_ok=True)  # killed at any point, no config is left that contradicts the weights
+        save(folder / WEIGHTS, module, header)
+        write_text(folder / CONFIG, json.dumps(_config(header), indent=2) + "\n")
+        if not (folder / CARD).exists():
+            write_text(folder / CARD, make_card(header))
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written ({error.strerror or error}); give another folder") from error
     return folder
 
 

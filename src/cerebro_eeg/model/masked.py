@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Training
-from cerebro_eeg.model import hub
-from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into, read
+from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, Training, model_config
+from cerebro_eeg.errors import InputError
+from cerebro_eeg.model import door, hub
+from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
 from cerebro_eeg.model.patches import Patches, make_patches
-
-log = logging.getLogger("cerebro_eeg")
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ class Decoder(Stack):
 class MaskedCerebro(nn.Module):
     """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
 
-    def __init__(self, config: ModelConfig, objective: ObjectiveConfig | None = None) -> None:
+    def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = model_config(config)
         self.objective = objective or ObjectiveConfig()
         self.training_record = Training()
         self.load_report: LoadReport | None = None
@@ -83,6 +82,8 @@ class MaskedCerebro(nn.Module):
 
     def forward(self, batch: Batch, noise_RN: Tensor | None = None) -> Reconstruction:
         """Mask, reconstruct, compare. ``noise_RN`` decides which tokens are masked: the smallest of a window are."""
+        if not isinstance(batch, Batch):
+            raise InputError(f"a {type(batch).__name__} was given; pass a Batch (Batch.dense, Batch.ragged)")
         patches = make_patches(batch, self.config)
         if noise_RN is None:
             noise_RN = torch.rand(patches.values_RNL.shape[:2], device=patches.values_RNL.device)
@@ -127,11 +128,11 @@ class MaskedCerebro(nn.Module):
         local_files_only: bool = False,
     ) -> Self:
         """Go on from a checkpoint in a file or folder, or on the Hub, with its objective or another one."""
-        header, tensors = read(hub.find(source, revision, token, cache_dir, force_download, local_files_only))
+        header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         model = cls(header.model, objective or header.objective)
         model.training_record = header.training
         model.load_report = load_into(model, header, tensors, str(source))
-        log.log(logging.INFO if model.load_report.exact else logging.WARNING, "%s", model.load_report)
+        door.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
         return model
 
     def _encode_visible(self, patches: Patches, masked_RN: Tensor) -> Tensor:
