@@ -426,6 +426,9 @@ def test_training_is_recorded_so_that_what_was_fine_tuned_can_be_loaded(tmp_path
     assert model.training_record.electrode_windows == {"Fp1": 12, "Cz": 12, "T7": 12}
     again = Cerebro.from_pretrained(model.save_pretrained(tmp_path), ch_names=NAMES)
     assert again.training_record.windows == 12
+    pairs = make(2, ch_names=["Fp1-F7", "F7-T7", "Cz"]).train()
+    pairs(torch.tensor(noise()))
+    assert pairs.training_record.electrode_windows == {"Fp1": 4, "F7": 4, "T7": 4, "Cz": 4}
     frozen = make(2).freeze().train()
     frozen(torch.tensor(noise())).sum().backward()
     assert frozen.training_record.electrode_windows == {}
@@ -494,6 +497,22 @@ def test_frozen_means_frozen():
     assert changed == {"final_layer.weight", "final_layer.bias"}
     assert {n for n, _ in model.named_buffers()} == set()
     assert all(p.grad is None for p in model.encoder.parameters())
+
+
+def test_part_of_a_frozen_encoder_can_be_set_free():
+    model = make(3).freeze().train()
+    model.encoder.blocks[-1].requires_grad_(True)
+    model(torch.tensor(noise())).sum().backward()
+    assert model.encoder.blocks[-1].mlp.up.weight.grad is not None
+    assert model.encoder.blocks[0].mlp.up.weight.grad is None
+
+
+def test_embed_leaves_every_module_in_its_mode():
+    model = make(3).train()
+    model.encoder.eval()
+    model.embed(noise())
+    assert model.training
+    assert not model.encoder.training
 
 
 def test_unfrozen_learns_again():

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, PatchConfig, preset
+from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Block, Encoder
-from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
+from cerebro_eeg.model.patches import make_patches, normalize
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -67,14 +69,14 @@ def test_rows_and_grid_are_inverse(counts, separated):
     grid = layout.grid(x)
     torch.testing.assert_close(layout.rows(grid), x)
     assert layout.counts(x.device).tolist() == counts
-    present = layout.present(x.device)
+    present = layout.present_BC
     assert (grid[~present] == 0).all() if present is not None else len(set(counts)) == 1
     owner = layout.per_row(torch.arange(len(counts)))
     assert owner.tolist() == [b for b, n in enumerate(counts) for _ in range(n)]
-    twice, order = layout.doubled(separated)
+    twice, source = layout.doubled(separated, x.device)
     assert twice.counts(x.device).tolist() == [2 * n for n in counts]
-    if order is not None:
-        assert sorted(order.tolist()) == list(range(2 * sum(counts)))
+    assert sorted(source.tolist()) == list(range(2 * sum(counts)))
+    assert twice.rows(twice.grid(source)).tolist() == source.tolist()
 
 
 # Where a token (channel, time) may look in one layer of each kind.
@@ -189,25 +191,51 @@ def test_standard_block_is_torch_transformer_encoder_layer(norm):
 
 
 def test_drop_path_skips_whole_windows_keeps_the_mean_and_rests_in_eval():
-    encoder = Encoder(small(depth=4))
+    encoder = randomized(Encoder(small(depth=4)))
     encoder.set_drop_path(0.3)
-    assert [round(b.drop_path, 3) for b in encoder.blocks] == [0.0, 0.1, 0.2, 0.3]
+    assert [round(rate, 3) for rate in encoder.drop_path] == [0.0, 0.1, 0.2, 0.3]
+    encoder = randomized(Encoder(small(depth=2)))
     encoder.set_drop_path(0.3, "constant")
-    block = randomized(encoder.blocks[0])
-    x = torch.randn(2000 * 2, 5, 12, dtype=torch.float64)
-    x[:] = x[:2].repeat(2000, 1, 1)  # the same window again and again
-    layout = Layout.uniform(2000, 2)
-    block.mlp.down.weight.data.zero_()
-    block.mlp.down.bias.data.zero_()
-    dropped = (block.train()(x, layout) - x).reshape(2000, -1)
-    kept = (block.eval()(x, layout) - x).reshape(2000, -1)
+    for block in encoder.blocks:
+        for part in (block.mlp.down.weight, block.mlp.down.bias):
+            part.data.zero_()
+    x = torch.randn(2, 5, 12, dtype=torch.float64).repeat(2000, 1, 1)  # the same window again and again
+    layout, first = Layout.uniform(2000, 2), {"layer": 1}
+    dropped = (encoder.train().run(x, layout, **first) - x).reshape(2000, -1)
+    kept = (encoder.eval().run(x, layout, **first) - x).reshape(2000, -1)
     skipped = (dropped == 0).all(1)
-    torch.testing.assert_close(dropped[~skipped], kept[~skipped] / 0.7)
+    torch.testing.assert_close(dropped[~skipped], kept[~skipped] / 0.7, rtol=1e-6, atol=1e-6)
     assert abs(float(skipped.double().mean()) - 0.3) < 5 * (0.21 / 2000) ** 0.5
-    noise = torch.tensor([[0.1, 0.9], [0.9, 0.9]])
-    given_noise = block.train()(x[:4], Layout.uniform(2, 2), noise_2B=noise) - x[:4]
-    assert (given_noise[:2] == 0).all()
-    assert (given_noise[2:] != 0).any()
+    for rate, schedule in ((1.0, "linear"), (-0.1, "linear"), (0.1, "lin")):
+        with pytest.raises(ConfigError):
+            encoder.set_drop_path(rate, schedule)
+
+
+@pytest.mark.parametrize("style", ["simmim", "vitmae"])
+def test_drop_path_noise_belongs_to_block_branch_and_window_whatever_the_batch(style):
+    """Given noise makes a window's outcome its own: alone, in a ragged batch, and for every block and branch apart."""
+    model = randomized(MaskedCerebro(small(depth=4), ObjectiveConfig(style=style))).train()
+    model.encoder.set_drop_path(0.5, "constant")
+    counts = [3, 1, 2]
+    windows, ids = make_windows(counts, 40)
+    noise, drop = torch.rand(6, 5, dtype=torch.float64), torch.rand(4, 2, 3)
+    together = model(to_batch(windows, ids), noise, drop).predicted_RNL.split(counts)
+    for b, part in enumerate(noise.split(counts)):
+        alone = model(to_batch([windows[b]], [ids[b]]), part, drop[:, :, b : b + 1]).predicted_RNL
+        torch.testing.assert_close(alone, together[b], rtol=1e-10, atol=1e-10)
+    classifier = randomized(Cerebro(2, config=small(depth=4))).train()
+    classifier.encoder.set_drop_path(0.5, "constant")
+    all_kept = torch.ones(4, 2, 3)
+    batch = to_batch(windows, ids)
+    base = classifier(batch, noise_K2B=all_kept)
+    seen = [base]
+    for k, part in np.ndindex(4, 2):  # dropping one branch of one block in one window moves that window and no other
+        drop = all_kept.clone()
+        drop[k, part, 1] = 0
+        moved = classifier(batch, noise_K2B=drop)
+        torch.testing.assert_close(moved[[0, 2]], base[[0, 2]])
+        assert all((moved[1] - other[1]).abs().max() > 1e-6 for other in seen)
+        seen.append(moved)
 
 
 def test_every_parameter_learns_but_the_pad_and_electrodes_that_are_not_there():
@@ -233,12 +261,33 @@ def test_compile_takes_the_whole_model_and_mixtures_do_not_recompile():
         return graph
 
     compiled = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
-    mixtures = [[3, 2, 5], [4, 1, 5], [2, 6, 3, 3], [1, 2, 3, 4, 5], [7, 3]]
+    mixtures = [[3, 2, 6], [4, 1, 6], [2, 8, 3, 3], [1, 2, 3, 4, 7], [9, 3]]
     for i, counts in enumerate(mixtures):
         batch = to_batch(*make_windows(counts, 40, seed=i))
         noise = torch.rand(sum(counts), 5, dtype=torch.float64)
         torch.testing.assert_close(compiled(batch, noise).loss, model(batch, noise).loss)
     assert len(graphs) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
+def test_blocks_compiled_one_by_one_share_their_graphs_with_drop_path_in_training_and_eval():
+    """Twelve blocks with twelve rates must not exceed dynamo's limit of recompilations, or they fall back to eager."""
+    torch._dynamo.reset()
+    encoder = randomized(Encoder(small(depth=12)))
+    encoder.set_drop_path(0.2)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    for block in encoder.blocks:
+        block.compile(backend=backend, dynamic=True, fullgraph=True)
+    for i, counts in enumerate([[3, 2, 6], [4, 1, 6], [2, 8, 3, 3]]):
+        batch = to_batch(*make_windows(counts, 40, seed=i))
+        assert torch.isfinite(encoder.train()(batch).x_RND).all()
+        assert torch.isfinite(encoder.eval()(batch).x_RND).all()
+    assert len(graphs) <= 6
 
 
 def test_the_padded_form_exports():
@@ -259,6 +308,159 @@ def test_the_padded_form_exports():
     other, _ = padded(*make_windows([5, 1, 4], 40), 6, torch.float64, np.random.default_rng(1))
     inputs = (other.signal_RT.reshape(3, 6, 40), other.channels_R2.reshape(3, 6, 2))
     torch.testing.assert_close(program.module()(*inputs), encoder(other.packed()).per_window(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("fill", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_pad_holds_reaches_nothing(kind, fill):
+    """Not the outputs, not the loss, not a gradient: neither by attention nor by multiplying with zero."""
+    config = small(attention=kind, amplitude=True, normalization="recording")
+    windows, ids = make_windows([3, 1], 40)
+    signal = torch.full((2, 4, 40), fill, dtype=torch.float64)
+    channels, scale = torch.zeros(2, 4, 2, dtype=torch.int64), torch.full((2, 4), fill, dtype=torch.float64)
+    for b, count in enumerate((3, 1)):
+        signal[b, :count], channels[b, :count] = torch.tensor(windows[b]), torch.tensor(ids[b])
+        scale[b, :count] = 10.0 + b
+    for style in ("simmim", "vitmae"):
+        model = randomized(MaskedCerebro(config, ObjectiveConfig(style=style)))
+        noise = torch.rand(8, 5, dtype=torch.float64)
+        padded_batch = Batch.dense(signal, channels, scale)
+        found = model(padded_batch, noise)
+        found.loss.backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        packed = model(padded_batch.packed(), noise[padded_batch.layout.real_R])
+        packed.loss.backward()
+        torch.testing.assert_close(found.loss, packed.loss, rtol=1e-10, atol=1e-10)
+        for name, p in model.named_parameters():
+            if p.grad is not None:
+                torch.testing.assert_close(gradients[name], p.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_padded_separated_phase_with_amplitude_and_a_scale_for_each_window_equals_packed():
+    patches = PatchConfig(kind="time_bins", phase="separated")
+    encoder = randomized(Encoder(small(patches=patches, window=320, amplitude=True)))
+    windows, ids = make_windows([3, 2], 320)
+    signal, channels = torch.zeros(2, 4, 320, dtype=torch.float64), torch.zeros(2, 4, 2, dtype=torch.int64)
+    slots = [[0, 2, 3], [1, 2]]
+    for b, slot in enumerate(slots):
+        signal[b, slot], channels[b, slot] = torch.tensor(windows[b]), torch.tensor(ids[b])
+    batch = Batch.dense(signal, channels, torch.tensor([3.0, 40.0]))
+    found, packed = encoder(batch), encoder(batch.packed())
+    torch.testing.assert_close(found.per_window(), packed.per_window(), rtol=1e-11, atol=1e-11)
+    for b in range(2):
+        alone = Batch.dense(torch.tensor(windows[b])[None], torch.tensor(ids[b]), torch.tensor([[3.0, 40.0][b]]))
+        torch.testing.assert_close(found.per_window()[b], encoder(alone).per_window()[0], rtol=1e-11, atol=1e-11)
+
+
+def test_pads_are_pad_tokens_and_their_attention_is_zero():
+    encoder = randomized(Encoder(small()))
+    windows, ids = make_windows([3], 40)
+    channels = torch.tensor(ids)
+    channels[0, 1] = 0
+    patches = make_patches(Batch.dense(torch.tensor(np.stack(windows)), channels), encoder.config)
+    tokens = encoder.tokens(patches)
+    torch.testing.assert_close(tokens[1], encoder.pad_token + encoder.positions)
+    for block in encoder.blocks:
+        assert (block._attended(tokens, patches.layout, None)[1] == 0).all()
+    decoder = MaskedCerebro(small(), ObjectiveConfig(style="vitmae"))
+    seen = []
+    decoder.decoder.embed.register_forward_hook(lambda module, args, out: seen.append(args[0]))
+    decoder(Batch.dense(torch.tensor(np.stack(windows)).float(), channels))
+    torch.testing.assert_close(seen[0][1], decoder.encoder.pad_token + decoder.encoder.positions)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int16, torch.int32])
+def test_signals_of_any_type_are_normalised_in_float32(dtype):
+    """A store holds float16, whose squares overflow at 256 uV."""
+    windows, ids = make_windows([3, 2], 320)
+    rounded = [torch.tensor(w * 40).round().to(dtype) for w in windows]
+    for patches in (PatchConfig(length=8, stride=8), PatchConfig(kind="time_bins")):
+        config = small(patches=patches, window=320)
+        model = randomized(MaskedCerebro(config)).float()
+        noise = torch.rand(5, config.positions)
+        channels = [torch.tensor(i) for i in ids]
+        found = model(Batch.ragged(rounded, channels), noise)
+        expected = model(Batch.ragged([r.float() for r in rounded], channels), noise)
+        assert found.loss.dtype == torch.float32
+        torch.testing.assert_close(found.loss, expected.loss)
+        assert found.target_RNL.std() > 0.5
+
+
+@pytest.mark.parametrize("style", ["simmim", "vitmae"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_keeps_patches_and_loss_in_float32(kind, style):
+    model = randomized(MaskedCerebro(small(attention=kind), ObjectiveConfig(style=style))).float()
+    windows, ids = make_windows([3, 2], 40)
+    batch, noise = to_batch([w.astype(np.float32) for w in windows], ids), torch.rand(5, 5)
+    expected = model(batch, noise)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(batch, noise)
+    assert found.loss.dtype == found.predicted_RNL.dtype == torch.float32
+    assert torch.equal(found.target_RNL, expected.target_RNL)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0.1, atol=0.02)
+    found.loss.backward()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("patches", [PatchConfig(length=8, stride=8), PatchConfig(kind="time_bins", phase="separated")])
+def test_batches_and_windows_of_nothing(kind, patches):
+    encoder = randomized(Encoder(small(attention=kind, patches=patches, window=320)))
+    none = Batch(torch.zeros(0, 320, dtype=torch.float64), torch.zeros(0, 2, dtype=torch.int64), Layout.uniform(0, 3))
+    assert encoder(none).per_window().shape == (0, 12)
+    windows, ids = make_windows([2, 0, 3], 320)
+    found = encoder(to_batch(windows, ids)).per_window()
+    assert (found[1] == 0).all()
+    torch.testing.assert_close(found[[0, 2]], encoder(to_batch(windows[::2], ids[::2])).per_window())
+
+
+def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
+    model = randomized(Cerebro(config=small(depth=4)))
+    batch = to_batch(*make_windows([2], 40))
+    seen = []
+    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(out))
+    inner = model.encode(batch, layer=2).x_RND
+    torch.testing.assert_close(inner, seen[0])
+    with torch.no_grad():
+        assert not model.encode(batch).x_RND.requires_grad
+
+
+def test_calls_are_split_where_kernels_demand_it(monkeypatch):
+    monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device: 4)
+    split = {}
+    for most in (4, 2**31):
+        monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device, most=most: most)
+        encoder = randomized(Encoder(small(depth=2)))
+        split[most] = encoder(to_batch(*make_windows([3, 5, 2], 40))).x_RND
+    torch.testing.assert_close(split[4], split[2**31], rtol=1e-12, atol=1e-12)
+
+
+def test_masks_with_ties_and_counts_on_the_edge_are_exact():
+    layout = Layout.ragged([3, 1])
+    masked = choose_masked(torch.zeros(4, 5), layout, 0.4)
+    assert masked[:3].flatten().tolist() == [True] * 6 + [False] * 9  # the first ones, in order
+    assert masked[3].tolist() == [True] * 2 + [False] * 3
+    for rows, ratio in ((7, 0.1), (9, 0.3), (23, 0.7), (5, 0.58)):
+        assert int(choose_masked(torch.rand(rows, 5), Layout.uniform(1, rows), ratio).sum()) == round(
+            ratio * (rows * 5)
+        )
+    assert token_counts([3, 1, 4], 5, 0.5) == (8 + 2 + 10, 40 - 20)
+
+
+def test_noise_of_another_shape_is_refused():
+    model = randomized(MaskedCerebro(small()))
+    with pytest.raises(InputError, match=r"noise_RN has the shape \(3, 1\); expected \(rows, patches\) = \(3, 5\)"):
+        model(to_batch(*make_windows([3], 40)), torch.rand(3, 1, dtype=torch.float64))
+
+
+def test_a_large_offset_costs_no_precision():
+    x = torch.tensor(np.random.default_rng(0).normal(size=(2, 1280)) * 20)
+    exact = normalize(x, small())
+    found = normalize((x + 1e5).float(), small())
+    rounded = normalize((x + 1e5).float().double(), small())  # what float32 can know of such a signal
+    torch.testing.assert_close(found.double(), rounded, rtol=0, atol=2e-6)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-3)
 
 
 def test_start_of_the_weights():

@@ -28,6 +28,8 @@ class Layout:
     """Ragged windows: each row's place in the flattened (B, C) grid. None: every window has ``width`` rows."""
     real_R: Tensor | None = None
     """Padded windows: which rows are channels. None: all of them."""
+    present_BC: Tensor | None = None
+    """Where the grid holds a real row. None: everywhere."""
 
     @staticmethod
     def uniform(windows: int, width: int) -> "Layout":
@@ -44,12 +46,13 @@ class Layout:
         first_B = counts_B.cumsum(0) - counts_B
         window_R = torch.arange(len(counts)).repeat_interleave(counts_B)
         slot_R = window_R * width + torch.arange(len(window_R)) - first_B[window_R]
-        return Layout(len(counts), width, slot_R.to(device, non_blocking=True))
+        present_BC = torch.arange(width) < counts_B[:, None]
+        return Layout(len(counts), width, slot_R.to(device), None, present_BC.to(device))
 
     @staticmethod
     def padded(real_BC: Tensor) -> "Layout":
         """Windows padded to the same width; ``real_BC`` marks what is not a pad."""
-        return Layout(real_BC.shape[0], real_BC.shape[1], None, real_BC.flatten())
+        return Layout(real_BC.shape[0], real_BC.shape[1], None, real_BC.flatten(), real_BC)
 
     def grid(self, x_R: Tensor) -> Tensor:
         """Rows (R, ...) as (B, C, ...); zeros where a ragged window has no row."""
@@ -57,20 +60,12 @@ class Layout:
         if self.slot_R is None:
             return x_R.reshape(shape)
         flat = x_R.new_zeros(self.windows * self.width, *x_R.shape[1:])
-        return flat.index_copy(0, self.slot_R, x_R).reshape(shape)
+        return flat.index_copy_(0, self.slot_R, x_R).reshape(shape)
 
     def rows(self, x_BC: Tensor) -> Tensor:
         """A grid (B, C, ...) back as rows (R, ...)."""
         flat = x_BC.flatten(0, 1)
         return flat if self.slot_R is None else flat.index_select(0, self.slot_R)
-
-    def present(self, device: torch.device) -> Tensor | None:
-        """(B, C), true where the grid holds a real row; None when it does everywhere."""
-        if self.real_R is not None:
-            return self.real_R.reshape(self.windows, self.width)
-        if self.slot_R is None:
-            return None
-        return self.grid(torch.ones(len(self.slot_R), dtype=torch.bool, device=device))
 
     def per_row(self, x_B: Tensor) -> Tensor:
         """Give each row its window's value: (B, ...) to (R, ...)."""
@@ -80,32 +75,36 @@ class Layout:
 
     def counts(self, device: torch.device) -> Tensor:
         """(B,) real rows of each window."""
-        present_BC = self.present(device)
-        if present_BC is None:
+        if self.present_BC is None:
             return torch.full((self.windows,), self.width, device=device)
-        return present_BC.sum(1)
+        return self.present_BC.sum(1)
 
-    def doubled(self, separated: bool) -> tuple["Layout", Tensor | None]:
-        """Layout of two rows per row, and the order that puts all first rows of a window before its second ones.
+    def doubled(self, separated: bool, device: torch.device) -> tuple["Layout", Tensor]:
+        """The layout of two rows for every row, and where each of them comes from.
 
-        Rows come as first, second, first, second, ... and stay so (order None) unless ``separated``.
+        Row ``2 r + k`` of the source (k is 0 or 1) goes beside the other row of ``r``, or, if ``separated``, behind the
+        first rows of its whole window.
         """
-        real_R = None if self.real_R is None else self.real_R.repeat_interleave(2)
-        if self.slot_R is None:
-            order = None
-            if separated:
-                index = torch.arange(self.windows * self.width * 2, device=None if real_R is None else real_R.device)
-                order = index.reshape(self.windows, self.width, 2).transpose(1, 2).flatten()
-                real_R = None if real_R is None else real_R[order]
-            return Layout(self.windows, self.width * 2, None, real_R), order
-        window_R, place_R = self.slot_R // self.width, self.slot_R % self.width
-        slot_R2 = torch.stack([window_R * self.width * 2 + place_R * 2 + i for i in (0, 1)], 1).flatten()
-        doubled = Layout(self.windows, self.width * 2, slot_R2)
-        if not separated:
-            return doubled, None
-        kind_R2 = torch.arange(len(slot_R2), device=slot_R2.device) % 2
-        key_R2 = (window_R.repeat_interleave(2) * 2 + kind_R2) * self.width + place_R.repeat_interleave(2)
-        return doubled, key_R2.argsort()  # a window's rows fill the same slots, in another order
+        source_R = torch.arange(self._rows() * 2, device=device)
+        if separated:  # a stable sort by (window, first or second) keeps the order of the channels
+            window_R = self.per_row(torch.arange(self.windows, device=device)).repeat_interleave(2)
+            source_R = (window_R * 2 + source_R % 2).argsort(stable=True)
+        if self.slot_R is not None:
+            slot_R = torch.stack([self._double_slot() + k for k in (0, 1)], 1).flatten()
+            assert self.present_BC is not None
+            return Layout(self.windows, 2 * self.width, slot_R, None, self.present_BC.repeat_interleave(2, 1)), source_R
+        if self.real_R is None:
+            return Layout.uniform(self.windows, 2 * self.width), source_R
+        real_R = self.real_R[source_R // 2]
+        return Layout.padded(real_R.reshape(self.windows, 2 * self.width)), source_R
+
+    def _rows(self) -> int:
+        return self.windows * self.width if self.slot_R is None else len(self.slot_R)
+
+    def _double_slot(self) -> Tensor:
+        """The first of the two places that a row gets in the grid of twice the width."""
+        assert self.slot_R is not None
+        return self.slot_R // self.width * (2 * self.width) + self.slot_R % self.width * 2
 
 
 @dataclass(frozen=True)
@@ -130,18 +129,22 @@ class Batch:
         windows, width = signal_BCT.shape[:2]
         channels_BC2 = channels.to(signal_BCT.device).expand(windows, width, 2)
         layout = Layout.uniform(windows, width)
-        if channels.dim() == 3:  # a montage shared by all windows has no pads
+        if channels.dim() == 3:  # a montage that all windows share has no pads
             layout = Layout.padded(channels_BC2[..., 0] != 0)
-        scale_R = None if scale is None else scale.to(signal_BCT).reshape(windows, -1).expand(windows, width).flatten()
+        scale_R = None
+        if scale is not None:
+            scale_B1 = scale.to(signal_BCT).reshape(-1, 1) if scale.dim() < 2 else scale.to(signal_BCT)
+            scale_R = scale_B1.expand(windows, width).flatten()
         return Batch(signal_BCT.flatten(0, 1), channels_BC2.flatten(0, 1), layout, scale_R)
 
     @staticmethod
     def ragged(windows: Sequence[Tensor], channels: Sequence[Tensor], scale: Tensor | None = None) -> "Batch":
-        """Windows (C_i, T) of any numbers of channels, each with its ids (C_i, 2)."""
+        """Windows (C_i, T) of any numbers of channels, each with its ids (C_i, 2); at least one window."""
         signal_RT = torch.cat(list(windows))
         layout = Layout.ragged([len(w) for w in windows], signal_RT.device)
         scale_R = None if scale is None else layout.per_row(scale.to(signal_RT))
-        return Batch(signal_RT, torch.cat(list(channels)).to(signal_RT.device), layout, scale_R)
+        ids_R2 = torch.cat([ids.reshape(-1, 2).to(signal_RT.device, torch.int64) for ids in channels])
+        return Batch(signal_RT, ids_R2, layout, scale_R)
 
     def packed(self) -> "Batch":
         """The same windows without their pads."""

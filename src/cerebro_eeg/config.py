@@ -110,13 +110,17 @@ class PatchConfig:
         """Rows of tokens that one channel becomes."""
         return 1 if self.phase == "none" else 2
 
+    def frames(self, samples: int) -> int:
+        """Spectrogram frames that ``samples`` samples give."""
+        if samples <= self.reflect:  # a reflection needs one sample more than it mirrors
+            return 0
+        return max(0, (samples + 2 * self.reflect - self.n_fft) // self.hop + 1)
+
     def count(self, samples: int) -> int:
         """Patches that ``samples`` samples give, 0 when the window is too short for one."""
         if self.kind == "waveform":
             return max(0, (samples - self.length) // self.stride + 1)
-        if samples <= self.reflect:  # a reflection needs one sample more than it mirrors
-            return 0
-        frames = max(0, (samples + 2 * self.reflect - self.n_fft) // self.hop + 1)
+        frames = self.frames(samples)
         return frames if self.kind == "time_bins" else frames // self.square * self.bands
 
     def shortest(self) -> int:
@@ -302,7 +306,7 @@ class Training:
             require(count >= 0, f"{name} is counted {count}; it must not be negative")
 
     def plus(self, windows: int, electrodes: Iterable[str]) -> "Training":
-        """The record after ``windows`` more windows with these electrodes."""
+        """The record after ``windows`` more windows, each with all of these electrodes."""
         counts = dict(self.electrode_windows)
         for name in electrodes:
             counts[name] = counts.get(name, 0) + windows

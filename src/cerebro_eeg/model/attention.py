@@ -75,7 +75,9 @@ class BottleneckAttention(nn.Module):
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
         q_RNHE, k_RNHE, v_RNHE = self.qkv(x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        keep_RN = _keys(x_RND, layout, keys_RN)
+        keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
+        if layout.real_R is not None:
+            keep_RN = keep_RN & layout.real_R[:, None]
         # Lines 3-4: mean over time, attention across channels.
         pooled = (_mean(t, 1, keep_RN) for t in (q_RNHE, k_RNHE, v_RNHE))
         q_BHCE, k_BHCE, v_BHCE = (layout.grid(t).transpose(1, 2) for t in pooled)
@@ -86,7 +88,7 @@ class BottleneckAttention(nn.Module):
         tokens = x_RND.shape[1]
         v_BHNV = a_BHCE.flatten(2)[:, :, None].expand(-1, -1, tokens, -1)
         out_BHNV = scaled_dot_product(q_BHNE, k_BHNE, v_BHNV, keep_BCN.any(1))
-        out_BCNHE = out_BHNV.unflatten(-1, (layout.width, -1)).permute(0, 3, 2, 1, 4)
+        out_BCNHE = out_BHNV.unflatten(-1, (layout.width, a_BHCE.shape[-1])).permute(0, 3, 2, 1, 4)
         return self.out(layout.rows(out_BCNHE).flatten(2))
 
 
@@ -112,8 +114,7 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)
         return scaled_dot_product(q, k, v, keys_RN).transpose(1, 2).flatten(2)
     tokens = qkv_RND.shape[1]
-    masked = keys_RN is not None or layout.real_R is not None or layout.slot_R is not None
-    keep_BCN = layout.grid(_keys(qkv_RND, layout, keys_RN)) if masked else None
+    keep_BCN = _keys(layout, keys_RN, tokens)
     qkv = layout.grid(qkv_RN3HE)  # (B, C, N, 3, H, E)
     if axis == "channels":
         q, k, v = qkv.permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # (B N, H, C, E)
@@ -128,10 +129,13 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
 
 def scaled_dot_product(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, keep_PS: Tensor | None) -> Tensor:
     """softmax(q k / sqrt(E)) v for each sequence and head; zeros where a sequence has no key to look at."""
-    if q_PHSE.is_cuda and q_PHSE.shape[0] > MOST_SEQUENCES:
-        keeps = [None] * len(q_PHSE) if keep_PS is None else keep_PS.split(MOST_SEQUENCES)
-        parts = (t.split(MOST_SEQUENCES) for t in (q_PHSE, k_PHSE, v_PHSV))
-        return torch.cat([scaled_dot_product(*part) for part in zip(*parts, keeps, strict=False)])
+    if q_PHSE.shape[0] > most_sequences(q_PHSE.device):
+        return torch.cat(
+            [
+                scaled_dot_product(q_PHSE[p], k_PHSE[p], v_PHSV[p], None if keep_PS is None else keep_PS[p])
+                for p in _parts(q_PHSE.shape[0], most_sequences(q_PHSE.device))
+            ]
+        )
     if keep_PS is None:
         return functional.scaled_dot_product_attention(q_PHSE, k_PHSE, v_PHSV)
     # A softmax over nothing is 0/0, in the forward pass or the backward, depending on the kernel: look at everything
@@ -143,6 +147,15 @@ def scaled_dot_product(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, keep_PS: 
     return out.masked_fill(~some_P1[:, :, None, None], 0)
 
 
+def most_sequences(device: torch.device) -> int:
+    """How many sequences one call of the stock kernels may get."""
+    return MOST_SEQUENCES if device.type == "cuda" else 2**31
+
+
+def _parts(total: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, total, size)]
+
+
 def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
     """Keep cuDNN out: its masked backward, the default on Hopper, gives NaN without a word (pytorch #196678)."""
     if not q.is_cuda:
@@ -150,10 +163,13 @@ def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
-def _keys(x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-    """(R, N), true where a token is real and may be looked at."""
-    keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
-    return keep_RN if layout.real_R is None else keep_RN & layout.real_R[:, None]
+def _keys(layout: Layout, keys_RN: Tensor | None, tokens: int) -> Tensor | None:
+    """(B, C, N), true where a token is there, real, and may be looked at; None when that is so everywhere."""
+    present_BC = layout.present_BC
+    if keys_RN is None:
+        return None if present_BC is None else present_BC[..., None].expand(-1, -1, tokens)
+    keys_BCN = layout.grid(keys_RN)  # false where a ragged window has no row
+    return keys_BCN if layout.real_R is None or present_BC is None else keys_BCN & present_BC[..., None]
 
 
 def _mean(x: Tensor, axis: int, keep: Tensor) -> Tensor:

@@ -116,16 +116,22 @@ class Cerebro(nn.Module):
     # ---- what goes in and comes out --------------------------------------------------------------------------------
 
     def forward(
-        self, x: Tensor | Batch, return_features: bool = False, scale: Tensor | float | None = None
+        self,
+        x: Tensor | Batch,
+        return_features: bool = False,
+        scale: Tensor | float | None = None,
+        noise_K2B: Tensor | None = None,
     ) -> Tensor | dict[str, Any]:
         """Predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
 
         ``return_features`` gives ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead.
-        ``scale`` is the scale of the recordings in microvolts, for configs that ask for it. In training, windows are
-        counted for the electrodes that they train.
+        ``scale`` is the scale of the recordings in microvolts, for configs that ask for it; a batch has its own.
+        ``noise_K2B`` decides on drop path. In training, windows are counted for the electrodes that they train.
         """
+        if isinstance(x, Batch) and scale is not None:
+            raise InputError("a Batch carries the scale of its recordings itself (scale_R); give it there")
         batch = x if isinstance(x, Batch) else self._checked(x, scale)
-        tokens = self.encode(batch)
+        tokens = self.encode(batch, noise_K2B=noise_K2B)
         features_BD = tokens.per_window()
         if return_features:
             grid_BCND = tokens.layout.grid(tokens.x_RND)
@@ -133,9 +139,8 @@ class Cerebro(nn.Module):
         return self.final_layer(features_BD)
 
     def encode(self, batch: Batch, layer: int | None = None, noise_K2B: Tensor | None = None) -> Tokens:
-        """Tokens of a batch, after all blocks or after the first ``layer`` of them; no gradient when frozen."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            tokens: Tokens = self.encoder(batch, noise_K2B=noise_K2B, layer=layer)
+        """Tokens of a batch, after all blocks or after the first ``layer`` of them."""
+        tokens: Tokens = self.encoder(batch, noise_K2B=noise_K2B, layer=layer)
         return tokens
 
     @torch.no_grad()
@@ -155,7 +160,7 @@ class Cerebro(nn.Module):
         """Features of windows (B, C, T), or of one recording (C, T), which is cut into windows of the model's length.
 
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their
-        order; those that the match report (``model.channels``) drops are left out.
+        order; those that the match report (``model.channels``) drops are left out, and phase gives each two rows.
         """
         if unit not in door.MICROVOLTS:
             raise InputError(f"unit is {unit!r}; choose one of {', '.join(door.MICROVOLTS)}")
@@ -174,7 +179,7 @@ class Cerebro(nn.Module):
         else:
             windows = self._select(windows, montage, self.n_times)
         scale_B = door.read_scale(scale, len(windows))
-        was_training = self.training
+        modes = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
             found = [
@@ -182,7 +187,8 @@ class Cerebro(nn.Module):
                 for part, part_scale in door.pieces(windows, scale_B, batch_size)
             ]
         finally:
-            self.train(was_training)
+            for module, mode in modes:
+                module.training = mode
         return np.concatenate(found)
 
     def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
@@ -380,7 +386,7 @@ class Cerebro(nn.Module):
         batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
         if self.training and torch.is_grad_enabled() and not self.frozen:
             electrodes = [e for c in montage.channels for e in (c.anode, c.cathode) if e is not None]
-            self.training_record = self.training_record.plus(len(x), electrodes)
+            self.training_record = self.training_record.plus(len(x), set(electrodes))
         return batch
 
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:

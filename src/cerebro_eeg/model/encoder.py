@@ -5,6 +5,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model.attention import KINDS
 from cerebro_eeg.model.patches import Patches, make_patches
+from cerebro_eeg.schema import require
 
 
 @dataclass(frozen=True)
@@ -49,49 +51,52 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each with a residual connection and a LayerNorm."""
 
-    def __init__(self, config: ModelConfig, layer: int, drop_path: float = 0.0) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.drop_path = drop_path
         self.norm1 = nn.LayerNorm(config.width, config.norm_eps)
         self.attention = KINDS[config.attention](config, layer)
         self.norm2 = nn.LayerNorm(config.width, config.norm_eps)
         self.mlp = Mlp(config)
 
     def forward(
-        self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None, noise_2B: Tensor | None = None
+        self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None, keep_2B: Tensor | None = None
     ) -> Tensor:
-        """``keys_RN``: tokens that may be looked at. ``noise_2B``: uniform numbers that decide on drop path."""
-        if self.drop_path and self.training and noise_2B is None:
-            noise_2B = torch.rand(2, layout.windows, device=x_RND.device)
+        """``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with."""
         # No branch gets a name: it would live on, and inference would need more memory.
-        x_RND = x_RND + self._dropped(self._attended(x_RND, layout, keys_RN), layout, noise_2B, 0)
+        x_RND = x_RND + _scaled(self._attended(x_RND, layout, keys_RN), layout, keep_2B, 0)
         x_RND = x_RND if self.pre else self.norm1(x_RND)
-        x_RND = x_RND + self._dropped(self.mlp(self.norm2(x_RND) if self.pre else x_RND), layout, noise_2B, 1)
+        x_RND = x_RND + _scaled(self.mlp(self.norm2(x_RND) if self.pre else x_RND), layout, keep_2B, 1)
         return x_RND if self.pre else self.norm2(x_RND)
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        branch_RND = self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN)
-        if layout.real_R is None:
-            return branch_RND
-        return branch_RND * layout.real_R[:, None, None]  # the outputs of padded queries are zero
+        return _without_pads(self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN), layout)
 
-    def _dropped(self, branch_RND: Tensor, layout: Layout, noise_2B: Tensor | None, part: int) -> Tensor:
-        """Skip the branch for a random share of the windows and raise the others to the same mean."""
-        if not (self.drop_path and self.training) or noise_2B is None:
-            return branch_RND
-        keep_B = (noise_2B[part] >= self.drop_path).to(branch_RND.dtype) / (1 - self.drop_path)
-        return branch_RND * layout.per_row(keep_B)[:, None, None]
+
+def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
+    if keep_2B is None:
+        return branch_RND
+    return branch_RND * layout.per_row(keep_2B[part]).to(branch_RND.dtype)[:, None, None]
+
+
+def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
+    """The outputs of padded queries are zero."""
+    return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
 class Stack(nn.Module):
-    """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder."""
+    """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder.
+
+    Drop path is decided here, for all blocks at once, so that a block is a function of tensors alone: it compiles once
+    for all of them, and computing it again (gradient checkpointing) gives the same.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.depth + 1))
         self.norm = nn.LayerNorm(config.width, config.norm_eps) if config.norm == "pre" else nn.Identity()
+        self.drop_path = (0.0,) * config.depth
 
     def run(
         self,
@@ -101,20 +106,33 @@ class Stack(nn.Module):
         noise_K2B: Tensor | None = None,
         layer: int | None = None,
     ) -> Tensor:
-        """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block."""
+        """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block.
+
+        ``noise_K2B`` are the uniform numbers that drop path compares with its rates; drawn here when it needs some.
+        """
+        keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         blocks = list(self.blocks)[:layer]
         for i, block in enumerate(blocks):
-            x_RND = block(x_RND, layout, keys_RN, None if noise_K2B is None else noise_K2B[i])
+            x_RND = block(x_RND, layout, keys_RN, None if keep_K2B is None else keep_K2B[i])
         if len(blocks) == len(self.blocks):
             x_RND = self.norm(x_RND)
-        return x_RND if layout.real_R is None else x_RND * layout.real_R[:, None, None]
+        return _without_pads(x_RND, layout)
 
-    def set_drop_path(self, rate: float, schedule: str = "linear") -> None:
-        """Set the chance of skipping a branch: rising linearly from 0 in the first block, or constant."""
+    def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
+        """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
+        require(0 <= rate < 1, f"drop path is {rate}; it must lie between 0 and 1")
+        require(schedule in ("linear", "constant"), f"schedule is {schedule!r}; choose linear or constant")
         last = max(1, len(self.blocks) - 1)
-        for i, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            block.drop_path = rate * i / last if schedule == "linear" else rate
+        self.drop_path = tuple(rate * i / last if schedule == "linear" else rate for i in range(len(self.blocks)))
+
+    def _keep(self, windows: int, device: torch.device, noise_K2B: Tensor | None) -> Tensor | None:
+        """Skip a branch for a random share of the windows, and raise the others to the same mean."""
+        if not self.training or not any(self.drop_path):
+            return None
+        if noise_K2B is None:
+            noise_K2B = torch.rand(len(self.blocks), 2, windows, device=device)
+        rate_K11 = torch.tensor(self.drop_path, device=device)[:, None, None]
+        return (noise_K2B >= rate_K11) / (1 - rate_K11)
 
 
 class Encoder(Stack):
@@ -180,9 +198,11 @@ def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
     """The first ``tokens`` rows, or more rows interpolated along time, for each frequency band apart."""
     if tokens <= len(table_PD):
         return table_PD[:tokens]
-    times_DFP = table_PD.unflatten(0, (-1, bands)).permute(2, 1, 0)
-    longer_DFN = functional.interpolate(times_DFP, tokens // bands, mode="linear", align_corners=False)
-    return longer_DFN.permute(2, 1, 0).flatten(0, 1)
+    # Two weights a row, as linear interpolation with half-pixel centres; a product, so deterministic backward, too.
+    old, new = len(table_PD) // bands, tokens // bands
+    place_N = ((torch.arange(new, dtype=torch.float64) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
+    weight_NP = (1 - (place_N[:, None] - torch.arange(old)).abs()).clamp_min(0).to(table_PD.device, table_PD.dtype)
+    return torch.einsum("np,pfd->nfd", weight_NP, table_PD.unflatten(0, (-1, bands))).flatten(0, 1)
 
 
 @torch.no_grad()

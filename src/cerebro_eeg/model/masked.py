@@ -4,6 +4,7 @@ Legend: **R** rows, **N** tokens of a row, **L** values in a patch, **D** width,
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -80,18 +81,27 @@ class MaskedCerebro(nn.Module):
         self.reconstruct = nn.Linear(width, config.patches.size, bias=config.bias)
         start_linear_layers(self.reconstruct)
 
-    def forward(self, batch: Batch, noise_RN: Tensor | None = None) -> Reconstruction:
-        """Mask, reconstruct, compare. ``noise_RN`` decides which tokens are masked: the smallest of a window are."""
+    def forward(self, batch: Batch, noise_RN: Tensor | None = None, noise_K2B: Tensor | None = None) -> Reconstruction:
+        """Mask, reconstruct, compare.
+
+        ``noise_RN`` decides which tokens are masked: the smallest of a window are. It has a row for every row of
+        patches, in the order of the batch; with phase these are two for each channel. ``noise_K2B`` is for drop path.
+        """
         if not isinstance(batch, Batch):
             raise InputError(f"a {type(batch).__name__} was given; pass a Batch (Batch.dense, Batch.ragged)")
         patches = make_patches(batch, self.config)
         if noise_RN is None:
             noise_RN = torch.rand(patches.values_RNL.shape[:2], device=patches.values_RNL.device)
+        if noise_RN.shape != patches.values_RNL.shape[:2]:
+            expected = tuple(patches.values_RNL.shape[:2])
+            raise InputError(f"noise_RN has the shape {tuple(noise_RN.shape)}; expected (rows, patches) = {expected}")
         masked_RN = choose_masked(noise_RN, patches.layout, self.objective.mask_ratio)
         if self.decoder is None:
-            x_RND = self.encoder.run(self.encoder.tokens(patches, masked_RN), patches.layout)
+            tokens_RND = self.encoder.tokens(patches, masked_RN)
+            x_RND = self.encoder.run(tokens_RND, patches.layout, noise_K2B=noise_K2B)
         else:
-            x_RND = self._decode(self._encode_visible(patches, masked_RN), patches, masked_RN, self.decoder)
+            visible_RND = self._encode_visible(patches, masked_RN, noise_K2B)
+            x_RND = self._decode(visible_RND, patches, masked_RN, self.decoder)
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property
@@ -135,15 +145,16 @@ class MaskedCerebro(nn.Module):
         door.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
         return model
 
-    def _encode_visible(self, patches: Patches, masked_RN: Tensor) -> Tensor:
+    def _encode_visible(self, patches: Patches, masked_RN: Tensor, noise_K2B: Tensor | None = None) -> Tensor:
         """Encode as if masked tokens were not there; what stands in their places is meaningless."""
         x_RND = self.encoder.tokens(patches)
         if self.config.attention != "standard":  # the grid must stay whole: hide them as keys, at the same cost
-            return self.encoder.run(x_RND, patches.layout, ~masked_RN)
+            return self.encoder.run(x_RND, patches.layout, ~masked_RN, noise_K2B)
         # Tokens that all see each other need no grid: a window's visible tokens become rows of one token each.
         visible_RN = ~masked_RN if patches.layout.real_R is None else ~masked_RN & patches.layout.real_R[:, None]
         counts = patches.layout.grid(visible_RN.sum(1)).sum(1).tolist()
-        visible_V1D = self.encoder.run(x_RND[visible_RN][:, None], Layout.ragged(counts, x_RND.device))
+        layout = Layout.ragged(counts, x_RND.device)
+        visible_V1D = self.encoder.run(x_RND[visible_RN][:, None], layout, noise_K2B=noise_K2B)
         return torch.zeros_like(x_RND, dtype=visible_V1D.dtype).masked_scatter(visible_RN[..., None], visible_V1D)
 
     def _decode(self, x_RND: Tensor, patches: Patches, masked_RN: Tensor, decoder: Decoder) -> Tensor:
@@ -153,18 +164,21 @@ class MaskedCerebro(nn.Module):
         return decoder.run(decoder.embed(x_RND), patches.layout)
 
 
+def token_counts(rows: Sequence[int], tokens: int, ratio: float) -> tuple[int, int]:
+    """Masked and visible tokens of windows with these numbers of rows, known before any of them is seen."""
+    masked = sum(round(ratio * (count * tokens)) for count in rows)
+    return masked, sum(rows) * tokens - masked
+
+
 def choose_masked(noise_RN: Tensor, layout: Layout, ratio: float) -> Tensor:
     """Mask ``round(ratio * real tokens)`` (half to even) tokens of each window, those with the smallest noise."""
     tokens, device = noise_RN.shape[1], noise_RN.device
-    present_BC = layout.present(device)
     noise_BCN = layout.grid(noise_RN)
-    if present_BC is not None:
-        noise_BCN = noise_BCN.masked_fill(~present_BC[..., None], torch.inf)
+    if layout.present_BC is not None:
+        noise_BCN = noise_BCN.masked_fill(~layout.present_BC[..., None], torch.inf)
     rank_BM = noise_BCN.flatten(1).argsort(dim=1, stable=True).argsort(dim=1)
     real_B = layout.counts(device) * tokens
-    real_B = (
-        real_B.cpu() if device.type == "mps" else real_B
-    )  # in float64, which MPS lacks, the count is the same anywhere
+    real_B = real_B.cpu() if device.type == "mps" else real_B  # MPS has no float64, in which the count is exact
     masked_BM = rank_BM < (real_B.double() * ratio).round().to(device, torch.int64)[:, None]
     return layout.rows(masked_BM.reshape(noise_BCN.shape))
 
@@ -184,9 +198,9 @@ def compare(patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor, objectiv
         predicted_RNL,
         masked_RN,
         patches.layout,
-        (error_RN * masked_RN).sum(),
+        error_RN.masked_fill(~masked_RN, 0).sum(),
         masked_RN.sum(),
-        (error_RN * visible_RN).sum(),
+        error_RN.masked_fill(~visible_RN, 0).sum(),
         visible_RN.sum(),
         objective.alpha,
     )

@@ -46,8 +46,9 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
             f"{config.patches.shortest()} samples ({config.patches.shortest() / config.signal.sfreq:.3g} s)"
         )
     with torch.autocast(batch.signal_RT.device.type, enabled=False):
-        signal_RT = normalize(batch.signal_RT, config, batch.scale_R)
-        loudness_R = loudness(batch.signal_RT, batch.scale_R) if config.amplitude else None
+        raw_RT, scale_R = _usable(batch)
+        signal_RT = normalize(raw_RT, config, scale_R)
+        loudness_R = loudness(raw_RT, scale_R) if config.amplitude else None
         if config.patches.kind == "waveform":
             values_RNL = signal_RT.unfold(-1, config.patches.length, config.patches.stride)
             return Patches(values_RNL, batch.channels_R2, batch.layout, None, loudness_R)
@@ -58,6 +59,16 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
         return _with_phase(values_RNL, cut_spectrogram(phase_RFK, config.patches), batch, config, loudness_R)
 
 
+def _usable(batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """Signal and scale in at least float32 (a store's float16 overflows when squared), whatever pads held set aside."""
+    signal_RT = batch.signal_RT.to(torch.promote_types(batch.signal_RT.dtype, torch.float32))
+    scale_R, real_R = batch.scale_R, batch.layout.real_R
+    if real_R is not None:
+        signal_RT = signal_RT.masked_fill(~real_R[:, None], 0)
+        scale_R = None if scale_R is None else scale_R.masked_fill(~real_R, 1)
+    return signal_RT, scale_R
+
+
 def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = None) -> Tensor:
     """Scale each channel of a window as ``config.normalization`` says; flat channels become zeros."""
     kind = config.normalization
@@ -66,6 +77,9 @@ def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = N
     if kind == "scale":
         return signal_RT / config.fixed_scale
     centred_RT = signal_RT - signal_RT.mean(-1, keepdim=True)
+    centred_RT = centred_RT - centred_RT.mean(
+        -1, keepdim=True
+    )  # once more: the first mean of a large offset is rounded
     if kind == "recording":
         return centred_RT / _needed(scale_R, 'normalization="recording"')[:, None]
     if kind == "zscore":
@@ -85,18 +99,21 @@ def loudness(signal_RT: Tensor, scale_R: Tensor | None) -> Tensor:
 
 def robust_scale(signal: Tensor) -> Tensor:
     """One scale for a recording (channels, samples) in its unit: the median over channels of a robust deviation."""
-    centred = signal - signal.median(-1, keepdim=True).values
-    return 1.4826 * centred.abs().median(-1).values.median()
+    centred = signal - _lower_median(signal)[..., None]
+    return 1.4826 * _lower_median(_lower_median(centred.abs()))
 
 
 def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]:
     """Log magnitude, z-scored per channel, and phase over pi, each (R, F, K); zeros for a flat channel."""
+    if not len(signal_RT):  # reflection refuses nothing
+        empty = signal_RT.new_zeros(0, config.frames(signal_RT.shape[-1]), config.bins)
+        return empty, empty
     padded_RT = functional.pad(signal_RT, (config.reflect, config.reflect), mode="reflect")
     frames_RFT = padded_RT.unfold(-1, config.n_fft, config.hop)
     hann_T = torch.hann_window(config.n_fft, periodic=True, dtype=signal_RT.dtype, device=signal_RT.device)
     bins_RFK = torch.fft.rfft(frames_RFT * hann_T)[..., 1 : config.bins + 1]
     size_RFK = bins_RFK.abs()
-    floor_R11 = config.floor * size_RFK.flatten(1).median(-1).values[:, None, None]
+    floor_R11 = config.floor * _lower_median(size_RFK.flatten(1))[:, None, None]
     log_RFK = torch.maximum(size_RFK, floor_R11).clamp_min(torch.finfo(signal_RT.dtype).tiny).log()
     centred_RFK = log_RFK - log_RFK.mean((-2, -1), keepdim=True)
     std_R11 = centred_RFK.square().mean((-2, -1), keepdim=True).sqrt()
@@ -121,16 +138,20 @@ def _with_phase(
     magnitude_RNL: Tensor, phase_RNL: Tensor, batch: Batch, config: ModelConfig, loudness_R: Tensor | None
 ) -> Patches:
     """Give each channel a second row for its phase, beside the first or after all first ones."""
-    layout, order_R = batch.layout.doubled(config.patches.phase == "separated")
-    values_RNL = torch.stack([magnitude_RNL, phase_RNL], 1).flatten(0, 1)
-    channels_R2 = batch.channels_R2.repeat_interleave(2, 0)
-    loudness_R = None if loudness_R is None else loudness_R.repeat_interleave(2)
-    phase_R = torch.arange(len(values_RNL), device=values_RNL.device) % 2 == 1
-    if order_R is not None:
-        order_R = order_R.to(values_RNL.device)
-        values_RNL, channels_R2, phase_R = values_RNL[order_R], channels_R2[order_R], phase_R[order_R]
-        loudness_R = None if loudness_R is None else loudness_R[order_R]
-    return Patches(values_RNL, channels_R2, layout, phase_R, loudness_R)
+    layout, source_R = batch.layout.doubled(config.patches.phase == "separated", magnitude_RNL.device)
+    channel_R = source_R // 2
+    return Patches(
+        torch.stack([magnitude_RNL, phase_RNL], 1).flatten(0, 1)[source_R],
+        batch.channels_R2[channel_R],
+        layout,
+        source_R % 2 == 1,
+        None if loudness_R is None else loudness_R[channel_R],
+    )
+
+
+def _lower_median(x: Tensor) -> Tensor:
+    """The lower of the two middle values along the last axis; by sorting, which is deterministic on every device."""
+    return x.sort(-1).values[..., (x.shape[-1] - 1) // 2]
 
 
 def _divided(centred_RT: Tensor, spread_R1: Tensor, signal_RT: Tensor) -> Tensor:
