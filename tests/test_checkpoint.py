@@ -692,7 +692,8 @@ def uses_of_pickle(tree):
             if (last, node.attr) in FORBIDDEN and last == "torch":
                 yield f"torch.{node.attr}"
         elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            yield "allow_pickle"
+            if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                yield "allow_pickle"
 
 
 @pytest.mark.parametrize(
@@ -708,6 +709,7 @@ def uses_of_pickle(tree):
         "from torch.serialization import load",
         "from torch.distributed.checkpoint import save",
         "np.load('x', allow_pickle=True)",
+        "np.load('x', allow_pickle=anything)",
     ],
 )
 def test_search_for_pickle_finds_it(code):

@@ -270,6 +270,7 @@ def test_compile_takes_the_whole_model_and_mixtures_do_not_recompile():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # and torch 2.11 uses that
 def test_blocks_compiled_one_by_one_share_their_graphs_with_drop_path_in_training_and_eval():
     """Twelve blocks with twelve rates must not exceed dynamo's limit of recompilations, or they fall back to eager."""
     torch._dynamo.reset()
