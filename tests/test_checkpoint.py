@@ -691,9 +691,8 @@ def uses_of_pickle(tree):
             last = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
             if (last, node.attr) in FORBIDDEN and last == "torch":
                 yield f"torch.{node.attr}"
-        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            if not (isinstance(node.value, ast.Constant) and node.value.value is False):
-                yield "allow_pickle"
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            yield "allow_pickle"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_commands_run(tmp_path):
 
 def test_map_is_the_tree():
     tree = README.partition("## The map")[2].partition("```\n")[2].partition("```")[0]
-    named = {name for name in re.findall(r"[\w/.]+", tree) if name.endswith(".py")}
+    named = {name.rpartition("/")[2] for name in re.findall(r"[\w/.]+", tree) if name.endswith(".py")}
     real = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__main__.py", "info.py", "doctor.py", "demo.py"}
     assert real <= named | {"__init__.py"}
     places = [path.name for folder in ("src", "tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]

@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "info": ("cerebro_eeg.commands.info:info", "dimensions, parameters, FLOPs and memory of a preset or checkpoint"),
     "doctor": ("cerebro_eeg.commands.doctor:doctor", "versions, devices and optional packages of this installation"),
     "demo": ("cerebro_eeg.commands.demo:demo", "embed a generated recording, in under a minute on a CPU"),
+    "prepare": ("cerebro_eeg.commands.prepare:prepare", "filter, resample and store the recordings of a corpus"),
 }
 
 HELP = """\
@@ -52,6 +53,8 @@ exit codes:
   2    wrong usage: unknown verb or option, a setting that does not exist or does not fit
   3    input that cannot be used as given: channels, shape, rate, unit, NaN
   4    checkpoint missing, damaged, altered or of another kind
+  5    store missing, damaged, or in use by another writer
+  6    prepared, but some recordings were skipped (skipped.csv says why)
   130  interrupted
   141  the reader of the output went away
 """

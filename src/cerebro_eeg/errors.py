@@ -39,3 +39,13 @@ class CheckpointError(CerebroError, ValueError):
     """A file of weights that is missing, damaged, altered, of another kind or not whole."""
 
     exit_code = 4
+
+
+class StoreError(CerebroError, ValueError):
+    """A store that is missing, damaged, in use by another writer or on a disk that is full."""
+
+    exit_code = 5
+
+
+class StoreBusyError(StoreError):
+    """A part of a store that another living process writes to."""

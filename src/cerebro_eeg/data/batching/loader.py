@@ -1,0 +1,233 @@
+"""Loader: the windows of a step, read into one flat float16 buffer and laid out as rows on the device.
+
+Windows of a batch may have different channels. Their blocks (time, channel) lie one behind the other as the store has
+them, one ``pread`` each; nothing is padded, transposed or converted on the CPU. ``lay_out`` makes rows of them where
+the model runs, by one gather. What a step holds depends on the step alone: threads only share the reading.
+
+Legend: **B** windows, **R** rows, **T** samples, **K** targets.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.channels import Channel
+from cerebro_eeg.data.batching.sampler import Step
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import ConfigError, InputError
+
+
+@dataclass(frozen=True)
+class RawStep:
+    """The windows of a step as they were read, on the CPU."""
+
+    flat: Tensor
+    """float16 microvolts: blocks (T, channels of the window), one behind the other."""
+    samples: int
+    """T."""
+    counts: tuple[int, ...]
+    """Channels of each window."""
+    channels_R2: Tensor
+    """Electrode ids, as ``Batch`` has them."""
+    scale_B: Tensor
+    """Microvolts: of each window's recording."""
+    label_B: Tensor
+    """Class numbers; -1: none."""
+    target_BK: Tensor | None
+    """For regression; NaN: none."""
+    key_B: Tensor
+    """int64: with the epoch, what the random draws for a window are keyed by."""
+    epoch_B: Tensor
+    step: Step
+    """Which windows these are."""
+
+
+def lay_out(raw: RawStep, device: torch.device | str) -> Batch:
+    """The step as a batch on the device; the signal stays float16, which the model's patches promote themselves."""
+    device = torch.device(device)
+    flat = raw.flat.to(device, non_blocking=True)
+    layout = Layout.ragged(raw.counts, device)
+    windows, size = len(raw.counts), raw.samples
+    if layout.slot_R is None:  # all of one width: a transposition, without an index
+        signal_RT = flat.view(windows, size, layout.width).transpose(1, 2).reshape(-1, size)
+    else:
+        # Sample t of row c of a window with n rows is at first + t n + c. 32 bits halve the memory of the index.
+        whole = torch.int32 if raw.flat.numel() < 2**31 else torch.int64
+        counts_B = torch.tensor(raw.counts, dtype=torch.int64)
+        first_B = (counts_B.cumsum(0) - counts_B) * size
+        row_R = layout.slot_R % layout.width + layout.per_row(first_B.to(device, non_blocking=True))
+        step_R = layout.per_row(counts_B.to(device, non_blocking=True))
+        time_T = torch.arange(size, device=device, dtype=whole)
+        index_RT = row_R.to(whole)[:, None] + step_R.to(whole)[:, None] * time_T
+        signal_RT = flat.index_select(0, index_RT.flatten()).view(-1, size)
+    channels_R2 = raw.channels_R2.to(device, non_blocking=True)
+    return Batch(signal_RT, channels_R2, layout, layout.per_row(raw.scale_B.to(device, non_blocking=True)))
+
+
+class Loader:
+    """Reads steps from one or several stores.
+
+    Parameters
+    ----------
+    sources : stores with their windows, in the order that the steps number them; all windows of one length and rate.
+    threads : that read; 0: the caller's own.
+    ahead : steps that are being read while one is used; memory holds so many and two more.
+    pin : page-locked memory, from which a GPU copies without waiting.
+    """
+
+    def __init__(
+        self, sources: Sequence[tuple[Store, Windows]], *, threads: int = 4, ahead: int = 2, pin: bool = False
+    ) -> None:
+        if threads < 0 or ahead < 1:
+            raise ConfigError(f"threads is {threads} and ahead {ahead}; expected at least 0 and at least 1")
+        if pin and not torch.cuda.is_available():
+            raise ConfigError("pin=True needs a GPU, and this machine has none that torch can use; leave pin out")
+        _check(sources)
+        self._stores = [store for store, _ in sources]
+        self._windows = [windows for _, windows in sources]
+        self._samples = max(windows.samples for windows in self._windows)  # 0 where there are none
+        self._pin, self._threads, self._ahead = pin, threads, ahead
+        self._pool = ThreadPoolExecutor(threads, "cerebro-eeg-loader") if threads else None
+        self._ids = [[_electrodes(names) for names in windows.facts.montages] for windows in self._windows]
+
+    def read(self, step: Step) -> RawStep:
+        """The windows of one step."""
+        return self._begin(step).finish()
+
+    def stream(self, steps: Iterable[Step]) -> Iterator[RawStep]:
+        """The windows of these steps, in their order; the next ones are read meanwhile."""
+        waiting: deque[_Reading] = deque()
+        try:
+            for step in steps:
+                waiting.append(self._begin(step))
+                if len(waiting) > (self._ahead if self._pool else 0):
+                    yield waiting.popleft().finish()
+            while waiting:
+                yield waiting.popleft().finish()
+        finally:
+            for reading in waiting:
+                reading.cancel()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self, step: Step) -> "_Reading":
+        """Lay a step's buffer out and hand its reading to the threads."""
+        raw, jobs = self._plan(step)
+        if self._pool is None:
+            self._fill(raw.flat.numpy(), jobs)
+            return _Reading(raw, [])
+        # Parts of equal size to a thread, two each, so that one that waits for the disk does not hold up the step.
+        parts = min(len(jobs), 2 * self._threads)
+        cuts = [len(jobs) * part // parts for part in range(parts + 1)] if parts else [0]
+        flat = raw.flat.numpy()
+        futures = [self._pool.submit(self._fill, flat, jobs[a:b]) for a, b in pairwise(cuts)]
+        return _Reading(raw, futures)
+
+    def _plan(self, step: Step) -> tuple[RawStep, list["_Job"]]:
+        """All of a step but its samples, and the reads that bring them."""
+        count = len(step)
+        recording, start, label = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+        montage, scale, key = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count, np.int64)
+        first = self._windows[0].target
+        target = None if first is None else np.empty((count, first.shape[1]), np.float32)
+        for number in np.unique(step.source).tolist():
+            mine, windows = np.flatnonzero(step.source == number), self._windows[number]
+            chosen = step.window[mine]
+            recording[mine], start[mine], label[mine] = (
+                windows.recording[chosen],
+                windows.start[chosen],
+                windows.label[chosen],
+            )
+            montage[mine] = windows.facts.montage[recording[mine]]
+            scale[mine], key[mine] = windows.facts.scale[recording[mine]], windows.keys(chosen)
+            if target is not None and windows.target is not None:
+                target[mine] = windows.target[chosen]
+        ids = [self._ids[source][place] for source, place in zip(step.source.tolist(), montage.tolist(), strict=True)]
+        counts = tuple(len(rows) for rows in ids)
+        ends = np.cumsum(np.array(counts, np.int64)) * self._samples
+        size = int(ends[-1]) if count else 0
+        raw = RawStep(
+            torch.empty(size, dtype=torch.float16, pin_memory=self._pin),
+            self._samples,
+            counts,
+            self._tensor(np.concatenate(ids) if ids else np.empty((0, 2), np.int64)),
+            self._tensor(scale),
+            self._tensor(label),
+            None if target is None else self._tensor(target),
+            self._tensor(key),
+            self._tensor(step.epoch),
+            step,
+        )
+        jobs = zip(step.source.tolist(), recording.tolist(), start.tolist(), counts, ends.tolist(), strict=True)
+        return raw, list(jobs)
+
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        found = torch.from_numpy(np.array(array))
+        return found.pin_memory() if self._pin else found
+
+    def _fill(self, flat: NDArray[np.float16], jobs: Sequence["_Job"]) -> None:
+        size, stores = self._samples, self._stores
+        for source, recording, start, count, end in jobs:
+            stores[source].read_into(recording, start, start + size, flat[end - size * count : end])
+
+
+_Job = tuple[int, int, int, int, int]  # source, recording, start, channels, end in the buffer
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A step on its way."""
+
+    raw: RawStep
+    parts: Sequence[Future[None]]
+
+    def finish(self) -> RawStep:
+        for part in self.parts:
+            part.result()
+        return self.raw
+
+    def cancel(self) -> None:
+        for part in self.parts:
+            part.cancel()
+
+
+def _electrodes(names: Sequence[str]) -> NDArray[np.int64]:
+    """Ids (channels, 2) of the columns of a recording."""
+    return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
+
+
+def _check(sources: Sequence[tuple[Store, Windows]]) -> None:
+    """Sources that one batch can hold, and windows of the stores that they come with."""
+    if not sources:
+        raise InputError("there is no store to read from; expected at least one with its windows")
+    kinds = {(windows.samples, windows.sfreq) for _, windows in sources if len(windows)}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{samples} samples at {rate:g} Hz" for samples, rate in sorted(kinds))
+        raise InputError(f"the sources have windows of {listed}; a batch needs one length and rate: find them so")
+    if len({None if windows.target is None else windows.target.shape[1] for _, windows in sources}) > 1:
+        raise InputError("some sources have targets and others none, or another number; train on tasks of one kind")
+    for store, windows in sources:
+        ids = [windows.facts.ids[number] for number in np.unique(windows.recording).tolist()]
+        numbers = {id: number for number, id in enumerate(windows.facts.ids)}
+        if any(store.number(id) != numbers[id] for id in ids):
+            raise InputError(
+                "the store has other recordings than when its windows were found; open it once, and find them in it"
+            )

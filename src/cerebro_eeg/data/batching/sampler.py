@@ -1,0 +1,174 @@
+"""Order: which windows step s trains on, as arithmetic. A pure function of (seed, s): nothing is kept or drawn.
+
+The state to resume is a step number, and any number of processes, workers or threads sees the same stream, because
+each takes its part of the same step. An epoch is a permutation of all windows, computed window by window (a Feistel
+network over the next power of two, walked until it lands inside), so a corpus of any size costs no memory and no
+waiting. A step that an epoch does not fill goes on with the next: within an epoch no window is lost and none comes
+twice. The arithmetic is our own, not NumPy's generators, whose streams may change from version to version.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.errors import ConfigError, InputError
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = 8
+_CYCLE = 1 << 16  # weights are kept to this many windows exactly, and then the pattern of sources begins again
+
+
+def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each number scrambled, one to one (the finaliser of SplitMix64): a counter in, random bits out."""
+    x = x + np.uint64(_GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def permute(position: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where each position below ``size`` goes in the permutation of its key; keys differ by epoch."""
+    bits = max(2, (size - 1).bit_length())
+    low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+    low_mask, high_mask = np.uint64((1 << int(low_bits)) - 1), np.uint64((1 << int(high_bits)) - 1)
+    found = position.astype(np.uint64)
+    todo = np.arange(len(found))
+    while len(todo):
+        x, k = found[todo], key[todo]
+        high, low = x >> low_bits, x & low_mask
+        for turn in range(0, 2 * _ROUNDS, 2):
+            high ^= mix64(k + low + np.uint64(turn << 48)) & high_mask
+            low ^= mix64(k + high + np.uint64((turn + 1) << 48)) & low_mask
+        found[todo] = (high << low_bits) | low
+        todo = todo[found[todo] >= np.uint64(size)]  # outside: its image's image, which is one to one on the inside
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The windows of one step, in order."""
+
+    source: NDArray[np.int64]
+    window: NDArray[np.int64]
+    """Its number in its source."""
+    epoch: NDArray[np.int64]
+    """How often its source has been gone through before; with the window's key it names a random draw."""
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def part(self, number: int, of: int) -> "Step":
+        """Part ``number`` (from 0) of ``of`` equal ones, larger by a window at most; the parts in order are the step.
+
+        For ranks, for workers, for micro-batches: a part of a part is a part.
+        """
+        if not 0 <= number < of:
+            raise ConfigError(f"part {number} of {of} was asked for; parts are 0 to {of - 1}")
+        part = slice(len(self) * number // of, len(self) * (number + 1) // of)
+        return Step(self.source[part], self.window[part], self.epoch[part])
+
+
+class Order:
+    """The order of windows from one or several sources.
+
+    Parameters
+    ----------
+    seed : a whole number of at least 0.
+    counts : how many windows each source has.
+    batch_size : windows of a step over all processes.
+    weights : the share of each source in the stream, in any unit; each is then gone through in epochs of its own.
+        None: all sources are one, and an epoch has every window once.
+    """
+
+    def __init__(
+        self, seed: int, counts: Sequence[int], batch_size: int, weights: Sequence[float] | None = None
+    ) -> None:
+        if seed < 0 or batch_size < 1:
+            raise ConfigError(f"seed is {seed} and batch_size {batch_size}; expected at least 0 and at least 1")
+        if not counts or min(counts) < 0 or sum(counts) == 0:
+            raise InputError(f"there are {list(counts)} windows in the sources; expected some to train on")
+        self.counts, self.batch_size = tuple(int(n) for n in counts), batch_size
+        self._seed = _hash_seed(seed)
+        self._first = np.cumsum([0, *self.counts])
+        self._pattern: NDArray[np.int64] | None = None
+        if weights is not None:
+            self._shares = _shares(self.counts, weights)
+            # The k-th of a source's c windows of a cycle stands at (k + 1/2) / c of it: evenly, so in every step.
+            source = np.repeat(np.arange(len(self.counts)), self._shares)
+            rank = np.concatenate([np.arange(n) for n in self._shares])
+            place = np.lexsort((source, (rank + 0.5) / self._shares[source]))
+            self._pattern, self._rank = source[place], rank[place]
+
+    @property
+    def windows(self) -> int:
+        """Windows of an epoch: with weights, as many as all sources have together."""
+        return sum(self.counts)
+
+    def steps(self, epochs: float) -> int:
+        """Steps that have shown at least ``epochs`` times all windows."""
+        return math.ceil(Fraction(epochs).limit_denominator(1_000_000) * self.windows / self.batch_size)
+
+    def epochs(self, steps: int) -> float:
+        """Times that all windows have been shown after so many steps."""
+        return steps * self.batch_size / self.windows
+
+    def step(self, number: int) -> Step:
+        """The windows of step ``number``, from 0."""
+        if number < 0:
+            raise ConfigError(f"step {number} was asked for; steps begin at 0")
+        place = number * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        if self._pattern is None:
+            epoch, position = np.divmod(place, self.windows)
+            found = permute(position, self.windows, self._keys(0, epoch))
+            source = np.searchsorted(self._first, found, "right") - 1
+            return Step(source, found - self._first[source], epoch)
+        cycle, inside = np.divmod(place, _CYCLE)
+        source = self._pattern[inside]
+        shown = cycle * self._shares[source] + self._rank[inside]
+        window, epoch = np.empty_like(place), np.empty_like(place)
+        for number_of_source in np.unique(source).tolist():
+            mine = source == number_of_source
+            size = self.counts[number_of_source]
+            epoch[mine], position = np.divmod(shown[mine], size)
+            window[mine] = permute(position, size, self._keys(1 + number_of_source, epoch[mine]))
+        return Step(source, window, epoch)
+
+    def _keys(self, stream: int, epoch: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return mix64(mix64(self._seed ^ np.uint64(stream)) ^ epoch.astype(np.uint64))
+
+
+def in_order(counts: Sequence[int], batch_size: int) -> Iterator[Step]:
+    """Every window of every source once, as they come, for evaluation; the last step may be smaller."""
+    first = np.cumsum([0, *counts])
+    for start in range(0, int(first[-1]), batch_size):
+        place = np.arange(start, min(start + batch_size, int(first[-1])), dtype=np.int64)
+        source = np.searchsorted(first, place, "right") - 1
+        yield Step(source, place - first[source], np.zeros_like(place))
+
+
+def _hash_seed(seed: int) -> NDArray[np.uint64]:
+    """A seed of any size as 64 bits, in an array of one. Seed and epoch must not be interchangeable: hence a chain."""
+    words = [seed >> shift & (1 << 64) - 1 for shift in range(0, max(1, seed.bit_length()), 64)]
+    found = np.array([len(words)], np.uint64)
+    for word in words:
+        found = mix64(found ^ np.uint64(word))
+    return found
+
+
+def _shares(counts: Sequence[int], weights: Sequence[float]) -> NDArray[np.int64]:
+    """Windows of each source in a cycle: the weights, rounded by largest remainder."""
+    given = np.asarray(weights, np.float64)
+    if given.shape != (len(counts),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
+        raise ConfigError(f"weights are {list(weights)}; expected {len(counts)} numbers of at least 0, not all 0")
+    exact = given / given.sum() * _CYCLE
+    shares: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    shares[np.argsort(shares - exact, kind="stable")[: _CYCLE - int(shares.sum())]] += 1
+    for number, (count, weight, share) in enumerate(zip(counts, given.tolist(), shares.tolist(), strict=True)):
+        if weight > 0 and (count == 0 or share == 0):
+            what = "no windows" if count == 0 else f"less than 1 of {_CYCLE} windows"
+            raise ConfigError(f"source {number} with weight {weight:g} has {what}; leave it out, or weigh it otherwise")
+    return shares

@@ -1,0 +1,255 @@
+"""Windows: the stretches of a store that a model is shown, found at training time: any length, stride and label.
+
+A window lies within one segment, so it never spans a gap, and with a task within labelled time of the wanted split. It
+begins on a grid that starts where that time and the segment begin. Seconds become samples once, by rounding: the first
+sample of an interval is the one nearest to its start, and every sample of a window comes before the interval's stop.
+What a window is called by its labels is the doing of its own seconds: see ``window_labels.py``.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.data.batching.found import Facts, Found, join, none, take, tidy
+from cerebro_eeg.data.batching.sampler import mix64
+from cerebro_eeg.data.batching.window_labels import (
+    Asked,
+    Labels,
+    Piece,
+    Run,
+    answer,
+    pieces,
+    read_task,
+    runs,
+    to_sample,
+)
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.storing.store_info import StoreInfo
+from cerebro_eeg.data.storing.stored import StoredRecording
+from cerebro_eeg.errors import ConfigError, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of one store, by recording and start. Arrays have one entry a window."""
+
+    info: StoreInfo
+    facts: Facts
+    task: str | None
+    names: tuple[str, ...]
+    """Classes in order, or names of the targets."""
+    sfreq: float
+    samples: int
+    """Of each window."""
+    recording: NDArray[np.int32]
+    """Number of the recording in its store."""
+    start: NDArray[np.int64]
+    """First sample, as the store numbers them."""
+    label: NDArray[np.int64]
+    """Place in ``names``; -1: none."""
+    target: NDArray[np.float32] | None
+    """(windows, targets) for regression; NaN: none."""
+    short: NDArray[np.bool_]
+    """Of a segment shorter than the filter."""
+    trial: NDArray[np.int32]
+    """The interval of its task, or the first of the run of intervals, that the window was cut from; -1: none."""
+
+    def __post_init__(self) -> None:
+        for array in (self.recording, self.start, self.label, self.target, self.short, self.trial):
+            if array is not None:
+                array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def channels(self) -> NDArray[np.int16]:
+        """Channel count of each window."""
+        counts = np.array([len(names) for names in self.facts.montages], np.int16)
+        return counts[self.facts.montage[self.recording]]
+
+    @property
+    def subject(self) -> NDArray[np.int32]:
+        """Place in ``facts.subjects`` of each window; -1: not known."""
+        return self.facts.subject[self.recording]
+
+    def take(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Windows":
+        """Some of the windows, by a mask or by numbers."""
+        arrays = Found(self.recording, self.start, self.label, self.target, self.short, self.trial)
+        return replace(self, **take(arrays, chosen)._asdict())
+
+    def ids(self, chosen: Sequence[int] | NDArray[np.integer]) -> list[tuple[str, int]]:
+        """(recording id, start sample), the names of these windows."""
+        return [(self.facts.ids[self.recording[n]], int(self.start[n])) for n in chosen]
+
+    def keys(self, chosen: NDArray[np.integer] | slice = slice(None)) -> NDArray[np.int64]:
+        """The same as one number each, on every machine: what random draws for a window are keyed by."""
+        recording, start = self.recording[chosen], self.start[chosen]
+        used, place = np.unique(recording, return_inverse=True)
+        hashes = [hashlib.blake2b(self.facts.ids[n].encode(), digest_size=8).digest() for n in used.tolist()]
+        hashed = np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)[place]
+        return mix64(hashed ^ mix64(start.astype(np.uint64))).view(np.int64)
+
+
+def find_windows(
+    store: Store,
+    *,
+    seconds: float,
+    stride: float | None = None,
+    task: str | None = None,
+    split: str | Sequence[str] | None = None,
+    flagged: Literal["keep", "drop"] = "keep",
+    labels: Labels = "interval",
+) -> Windows:
+    """Every window of ``seconds``, one every ``stride`` seconds (None: side by side).
+
+    Parameters
+    ----------
+    task : only where its intervals are, labelled by them; None: everywhere, without labels.
+    split : one of the task's or several; None: all.
+    flagged : whether windows of segments shorter than the filter count.
+    labels : "interval": a window lies in one interval and has its label or values. The others let windows cross from
+        interval to interval where these touch: "majority": the label that most of its samples have, of equals the one
+        that comes first in the window; "last": what the interval with its last sample says; "mean": the mean of the
+        values over its samples.
+    """
+    asked = read_task(store, task, split, labels)
+    stride = seconds if stride is None else stride
+    if not (math.isfinite(seconds) and seconds > 0 and math.isfinite(stride) and stride > 0):
+        raise ConfigError(f"seconds is {seconds:g} and stride {stride:g}; expected lengths above 0")
+
+    def cut(record: StoredRecording, size: int) -> Iterator[_Cut]:
+        step = max(1, round(stride * record.sfreq))
+        for run in runs(record, asked):
+            for piece in pieces(record, run):
+                yield _Cut(run, piece, np.arange(piece.start, piece.stop - size + 1, step, dtype=np.int64), None)
+
+    return _collect(store, asked, seconds, flagged, cut)
+
+
+def find_event_windows(
+    store: Store,
+    *,
+    t0: float,
+    t1: float,
+    names: Sequence[str],
+    task: str | None = None,
+    split: str | Sequence[str] | None = None,
+    flagged: Literal["keep", "drop"] = "keep",
+) -> Windows:
+    """A window from ``t0`` to ``t1`` seconds about every event with one of these names, which are the classes in order.
+
+    With a task, only windows that lie within one of its intervals, of the wanted split; the label is the event's.
+    """
+    if not (math.isfinite(t0) and math.isfinite(t1) and t0 < t1):
+        raise ConfigError(f"t0 is {t0:g} and t1 {t1:g}; expected seconds about the event, t0 before t1")
+    asked = read_task(store, task, split, "interval")
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"names are {list(names)}; expected the names of events, each once")
+    asked = replace(asked, names=tuple(names), kind="classification")
+    classes = {name: number for number, name in enumerate(names)}
+
+    def cut(record: StoredRecording, size: int) -> Iterator[_Cut]:
+        events = [event for event in record.events if event.name in classes]
+        for run in runs(record, asked) if events else ():
+            for piece in pieces(record, run):
+                found = [
+                    (start, classes[event.name])
+                    for event in events
+                    for start in [to_sample(event.onset + t0, piece.segment, record.sfreq)]
+                    if piece.start <= start and start + size <= piece.stop
+                ]
+                starts = np.array([start for start, _ in found], np.int64)
+                yield _Cut(run, piece, starts, np.array([label for _, label in found], np.int64))
+
+    return _collect(store, asked, t1 - t0, flagged, cut)
+
+
+class _Cut(NamedTuple):
+    run: Run
+    piece: Piece
+    starts: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
+    """None: what the intervals say."""
+
+
+_Cutter = Callable[[StoredRecording, int], Iterator[_Cut]]
+
+
+def _collect(store: Store, asked: Asked, seconds: float, flagged: str, cut: _Cutter) -> Windows:
+    """The windows of all recordings, by recording and start."""
+    if flagged not in ("keep", "drop"):
+        raise ConfigError(f"flagged={flagged!r} is not a choice; use 'keep' or 'drop'")
+    subjects: dict[str, int] = {}
+    montages: dict[tuple[str, ...], int] = {}
+    table: list[tuple[str, int, int, float]] = []
+    found: list[Found] = []
+    rates: set[float] = set()
+    tasks: set[str] = set()
+    splits: set[str | None] = set()
+    for number, record in enumerate(store.recordings):
+        subject = -1 if record.subject is None else subjects.setdefault(record.subject, len(subjects))
+        table.append((record.id, subject, montages.setdefault(record.channels, len(montages)), record.scale))
+        tasks.update(record.labels)
+        splits.update(interval.split for interval in record.labels.get(asked.task or "", ()))
+        size = math.floor(seconds * record.sfreq + 0.5)
+        if size < 1:
+            raise ConfigError(f"windows of {seconds:g} s are shorter than a sample at {record.sfreq:g} Hz")
+        parts = []
+        for part in cut(record, size):
+            rates.add(record.sfreq)
+            if len(part.starts) and (flagged == "keep" or not part.piece.segment.short):
+                parts.append(_label(asked, record, number, part, size))
+        if parts:
+            found.append(tidy(record.id, parts))
+    _check_found(store, asked, tasks, splits)
+    if len(rates) > 1:
+        raise InputError(
+            f"the recordings have rates of {', '.join(f'{rate:g}' for rate in sorted(rates))} Hz, and windows of one "
+            "call share one; choose a task or a split with one rate, or prepare with one"
+        )
+    rate = rates.pop() if rates else 0.0
+    width = len(asked.names) if asked.kind == "regression" else None
+    whole = join(found) if found else none(width)
+    ids, subject_of, montage_of, scale = zip(*table, strict=True) if table else ((), (), (), ())
+    facts = Facts(
+        ids,
+        np.array(subject_of, np.int32),
+        tuple(subjects),
+        np.array(montage_of, np.int32),
+        tuple(montages),
+        np.array(scale, np.float32),
+    )
+    samples = math.floor(seconds * rate + 0.5)
+    return Windows(store.info, facts, asked.task, asked.names, rate, samples, *whole)
+
+
+def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size: int) -> Found:
+    label, target = part.labels, None
+    if label is None:
+        label, target = answer(asked, record, part.run, part.piece, part.starts, size)
+    count = len(part.starts)
+    return Found(
+        np.full(count, number, np.int32),
+        part.starts,
+        label,
+        target,
+        np.full(count, part.piece.segment.short),
+        np.full(count, part.run.trial, np.int32),
+    )
+
+
+def _check_found(store: Store, asked: Asked, tasks: set[str], splits: set[str | None]) -> None:
+    """A task or split that is nowhere in the store is a slip of the pen, not an empty answer."""
+    if asked.task is not None and asked.task not in tasks:
+        known = ", ".join(sorted(tasks | set(store.info.settings.get("tasks", {})))) or "no tasks"
+        raise InputError(f"no recording of the store has task {asked.task!r}; it has {known}")
+    absent = sorted((asked.splits or frozenset()) - splits)
+    if absent:
+        known = ", ".join(sorted(split for split in splits if split)) or "no splits"
+        raise InputError(f"task {asked.task!r} has no split {', '.join(absent)}; it has {known}")

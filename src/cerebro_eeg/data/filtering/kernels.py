@@ -1,0 +1,152 @@
+"""Kernel: band-pass, notch and change of rate as one spectrum of weights for blocks of one size.
+
+A block is transformed, weighed and transformed back with another length, which is what changes the rate. A spectrum
+that is upsampled repeats itself, one that is downsampled folds over; ``Piece`` is one such copy. The window of
+``resample_poly`` leaves weak copies: those below ``NEGLIGIBLE`` are left out, which changes a wave by less than 1e-4 of
+its amplitude.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, signal
+
+from cerebro_eeg.data.filtering import fir
+from cerebro_eeg.data.filtering.plan import FilterPlan, reach
+
+NEGLIGIBLE = 2e-5  # of the pass-band's gain
+LARGEST = 1 << 18  # native samples in a block, unless the filters need more
+LADDER = 1.3  # from one size of block to the next smaller one, for short segments and ends
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bins ``source`` of the native spectrum that add to bins ``target`` of the new one."""
+
+    source: slice
+    target: slice
+    mirrored: bool
+    """The source stands for negative frequencies: the target is filled backwards, with the conjugate."""
+    weights: NDArray[np.float32]
+    """In the order of the source; each twice, for the real and the imaginary part."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A plan for blocks of one size."""
+
+    size: int
+    """Native samples in, of which ``step`` are new."""
+    new_size: int
+    step: int
+    pieces: tuple[Piece, ...]
+
+
+def margin(plan: FilterPlan) -> int:
+    """Native samples in a block before the first that it answers for: the reach, up to where both rates meet."""
+    return -(-reach(plan) // plan.down) * plan.down
+
+
+def step(plan: FilterPlan, size: int) -> int:
+    """Native samples that a block of ``size`` answers for."""
+    return (size - margin(plan) - reach(plan)) // plan.down * plan.down
+
+
+@functools.lru_cache(maxsize=8)
+def sizes(plan: FilterPlan, block: int) -> tuple[int, ...]:
+    """Sizes of block, ascending: the last is the rule, the others spare short segments and ends a long transform."""
+    least = margin(plan) + reach(plan) + plan.down
+    found = [_fast(plan, max(min(block * reach(plan), LARGEST), 2 * least))]
+    while found[-1] > LADDER * least:
+        size = _fast(plan, max(least, int(found[-1] / LADDER)))
+        if size >= found[-1]:
+            break
+        found.append(size)
+    return tuple(found[::-1])
+
+
+def _fast(plan: FilterPlan, least: int) -> int:
+    """The next size from ``least`` that both rates can be cut into and that has small factors, if one is near."""
+    first = -(-least // plan.down)
+    return plan.down * int(fft.next_fast_len(first, real=True))
+
+
+@functools.lru_cache(maxsize=32)
+def kernel(plan: FilterPlan, size: int) -> Kernel:
+    """The weights of all filters for blocks of ``size`` native samples."""
+    new_size = size // plan.down * plan.up
+    native = _response(fir.band_pass(plan.rate, plan.low, plan.high), size)
+    if plan.notch is not None:
+        native *= _response(fir.notch(plan.rate, plan.notch, plan.notch_width), size)
+    # Bin q of the raised rate is native bin q mod size and new bin q mod new_size; beyond 3.5 native rates all is weak.
+    last = min(size * plan.up // 2, size * 7 // 2) if plan.up > 1 else size // 2
+    if plan.up == plan.down:
+        raised = np.ones(last + 1)
+    else:
+        taps = fir.anti_alias(plan.up, plan.down) / plan.down
+        raised = signal.zoom_fft(taps, [0, 2 * (last + 1)], last + 1, fs=2 * size * plan.up)
+        raised = (raised * np.exp(2j * np.pi * np.arange(last + 1) * (len(taps) // 2) / (size * plan.up))).real
+    bins = np.arange(-last, last + 1)
+    if plan.up == 1 and size % 2 == 0:
+        bins = bins[1:]  # half the native rate is one bin, not two
+    folded = np.abs((bins + size // 2) % size - size // 2)
+    weights = native[folded] * raised[np.abs(bins)]
+    # Copies that an upsampled spectrum has beyond the native one fade out where they are weak: a cliff in the spectrum
+    # would ring further than the margins of a block.
+    beyond = np.abs(bins) > size // 2
+    weights[beyond] *= 1 - (NEGLIGIBLE / np.maximum(np.abs(weights[beyond]), NEGLIGIBLE)) ** 4
+    return Kernel(size, new_size, step(plan, size), _pieces(bins, weights, size, new_size))
+
+
+def _response(taps: fir.Taps, size: int) -> NDArray[np.float64]:
+    """Real spectrum of a symmetric filter that is centred on a sample."""
+    centred = np.zeros(size)
+    half = len(taps) // 2
+    centred[: half + 1] = taps[half:]
+    centred[size - half :] = taps[:half]
+    return fft.rfft(centred).real
+
+
+def _pieces(bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, new_size: int) -> tuple[Piece, ...]:
+    """Cut the raised spectrum wherever source or target wrap around, and keep what weighs anything."""
+    source, target = bins % size, bins % new_size
+    mirrored = source > size // 2
+    wanted = target <= new_size // 2  # the other half follows from the symmetry of a real signal
+    cuts = np.flatnonzero((np.diff(mirrored) != 0) | (np.diff(wanted) != 0) | (np.diff(target) != 1) | (bins[1:] == 0))
+    pieces = []
+    for part in np.split(np.arange(len(bins)), cuts + 1):
+        heavy = np.flatnonzero(np.abs(weights[part]) > NEGLIGIBLE / 20)
+        if not wanted[part[0]] or np.abs(weights[part]).max() < NEGLIGIBLE:
+            continue
+        part = part[heavy[0] : heavy[-1] + 1]
+        first, final = int(source[part[0]]), int(source[part[-1]])
+        to = slice(int(target[part[0]]), int(target[part[-1]]) + 1)
+        twice = np.repeat(weights[part], 2).astype(np.float32)
+        if mirrored[part[0]]:
+            twice = twice[::-1].copy()
+            twice[1::2] *= -1
+            pieces.append(Piece(slice(size - final, size - first + 1), to, True, twice))
+        else:
+            pieces.append(Piece(slice(first, final + 1), to, False, twice))
+    return tuple(sorted(pieces, key=lambda piece: -float(np.abs(piece.weights).max())))
+
+
+def fold(spectrum: NDArray[np.complex64], kernel: Kernel) -> NDArray[np.complex64]:
+    """Weigh the native spectrum and lay its copies over each other."""
+    result = np.empty((len(spectrum), kernel.new_size // 2 + 1), np.complex64)
+    main, *others = kernel.pieces
+    first, stop = main.target.start, main.target.stop
+    result[:, :first] = 0
+    result[:, stop:] = 0
+    np.multiply(spectrum[:, main.source].view(np.float32), main.weights, out=result[:, first:stop].view(np.float32))
+    for piece in others:
+        part = np.empty((len(spectrum), len(piece.weights) // 2), np.complex64)
+        np.multiply(spectrum[:, piece.source].view(np.float32), piece.weights, out=part.view(np.float32))
+        if piece.mirrored:
+            result[:, piece.target] += part[:, ::-1]
+        else:
+            sums = result[:, piece.target].view(np.float32)
+            sums += part.view(np.float32)
+    return result

@@ -1,0 +1,83 @@
+"""Re-referencing, as plain functions of samples and channels: average, linked ears, TCP bipolar.
+
+All are differences of channels at one moment, so they may come before or after a filter.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from cerebro_eeg.data.reading.recording import Samples
+from cerebro_eeg.errors import ChannelError, ConfigError
+from cerebro_eeg.labels import Channel
+
+Reference = Literal["as_recorded", "average", "linked_ears", "tcp"]
+
+# The temporal central parasagittal montage of the Temple corpora, in their order.
+TCP = tuple(
+    Channel(*pair.split("-"))
+    for pair in (
+        "Fp1-F7 F7-T7 T7-P7 P7-O1 Fp2-F8 F8-T8 T8-P8 P8-O2 A1-T7 T7-C3 C3-Cz Cz-C4 C4-T8 T8-A2 "
+        "Fp1-F3 F3-C3 C3-P3 P3-O1 Fp2-F4 F4-C4 C4-P4 P4-O2"
+    ).split()
+)
+
+
+def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) -> tuple[Samples, tuple[Channel, ...]]:
+    """Samples (time, channel) against another reference, and their channels.
+
+    ``average`` takes off the mean of all channels; ``linked_ears`` the mean of A1 and A2, which stay in; ``tcp`` gives
+    the pairs of the TCP montage that the channels allow. Channels that are pairs already fit only ``tcp``, as they are.
+    """
+    columns = {channel: column for column, channel in enumerate(channels)}
+    if samples.ndim != 2 or samples.shape[1] != len(channels) or len(columns) != len(channels):
+        raise ChannelError(
+            f"samples of shape {samples.shape} and {len(columns)} different channels; expected (time, channel) with "
+            "each channel once"
+        )
+    if kind == "as_recorded":
+        return samples, tuple(channels)
+    if kind == "tcp":
+        return _tcp(samples, columns)
+    pairs = [channel.name for channel in channels if channel.cathode is not None]
+    if pairs:
+        raise ChannelError(
+            f"{len(pairs)} of {len(channels)} channels are pairs ({pairs[0]}); reference={kind!r} needs single "
+            "electrodes; use reference='as_recorded' or 'tcp'"
+        )
+    if kind == "average":
+        if len(channels) < 2:
+            raise ChannelError("an average reference of 1 channel is silence; expected 2 or more channels")
+        return samples - samples.mean(axis=1, keepdims=True, dtype=np.float32), tuple(channels)
+    if kind == "linked_ears":
+        missing = [name for name in ("A1", "A2") if Channel(name) not in columns]
+        if missing:
+            raise ChannelError(
+                f"reference='linked_ears' needs the channels A1 and A2; missing: {', '.join(missing)}; use another "
+                "reference"
+            )
+        ears = samples[:, [columns[Channel("A1")], columns[Channel("A2")]]].mean(
+            axis=1, keepdims=True, dtype=np.float32
+        )
+        return samples - ears, tuple(channels)
+    raise ConfigError(f"reference is {kind!r}; expected 'as_recorded', 'average', 'linked_ears' or 'tcp'")
+
+
+def _tcp(samples: Samples, columns: dict[Channel, int]) -> tuple[Samples, tuple[Channel, ...]]:
+    made, kept = [], []
+    for pair in TCP:
+        sides = [columns.get(Channel(name)) for name in (pair.anode, pair.cathode) if name is not None]
+        if pair in columns:
+            made.append(samples[:, columns[pair]])
+        elif None not in sides:
+            made.append(samples[:, sides[0]] - samples[:, sides[1]])
+        else:
+            continue
+        kept.append(pair)
+    if not kept:
+        raise ChannelError(
+            f"none of the {len(TCP)} TCP pairs can be made of these {len(columns)} channels; expected electrodes such "
+            "as Fp1, F7, T7, P7, O1; use reference='as_recorded'"
+        )
+    return np.stack(made, axis=1), tuple(kept)

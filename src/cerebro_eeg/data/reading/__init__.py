@@ -1,0 +1,1 @@
+"""From any EEG file to a Recording: microvolts, canonical channels, gaps, events and faults."""

@@ -1,0 +1,98 @@
+"""Opens EDF, EDF+, BDF and BDF+ files as a Recording: right, or refused, or mended with a Fault that says so.
+
+Only channels that are EEG by their label must be sound; the others may have any unit, rate or range. Nothing is ever
+upsampled. What the codes mean:
+
+RecordingError: ``unreadable`` the system cannot read it; ``format`` no EDF or BDF; ``header`` a field without which
+nothing can be found is broken; ``header_bytes`` it is not known where the samples begin; ``no_signal`` annotations
+only; ``empty`` not one whole record; ``duration`` the rate is unknown; ``unit`` blank or unknown; ``mixed_rates``;
+``physical_range`` and ``digital_range`` minimum and maximum are equal or broken; ``calibration`` beyond any voltage;
+``onset`` gaps at unknown places; ``overlap`` two records at one time; ``text_mode`` line feeds were doubled;
+``changed`` since it was opened.
+
+Fault: ``header_bytes`` and ``record_count`` wrong in the header, right by the size; ``truncated`` whole records kept;
+``trailing`` bytes left out; ``decimal_comma`` read as a point; ``no_samples`` a channel without any, dropped; ``unit``
+taken as the caller said; ``discontinuous`` gaps in a file that says it has none; ``drift`` of its records; ``onset`` a
+record without a time; ``annotation``, ``annotation_text``, ``annotation_count`` broken, not UTF-8, too many; and after
+reading, from ``late_faults``: ``out_of_range``.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from cerebro_eeg.channel_report import ChannelMatch
+from cerebro_eeg.data.reading.edf_annotations import read_timeline
+from cerebro_eeg.data.reading.edf_header import TICKS, Signal, read_header
+from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened
+from cerebro_eeg.data.reading.edf_size import fit
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import Fault, Recording
+from cerebro_eeg.errors import ConfigError, RecordingError
+
+_STRICT = ChannelPolicy()
+
+
+def open_edf(path: Path, policy: ChannelPolicy = _STRICT, *, unit: str | None = None) -> Recording:
+    """Open an EDF or BDF file: the header and the annotations are read now, samples when they are asked for.
+
+    Parameters
+    ----------
+    policy : what becomes of labels that are unknown, duplicate, too many; which channels to keep.
+    unit : "uV", "nV", "mV" or "V", for EEG channels whose own unit is blank or unknown; without it they are refused.
+    """
+    if unit is not None and unit not in UNITS:
+        raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
+    with opened(path) as (read, stamp):
+        header = fit(read_header(read, stamp.size), read, stamp.size)
+        match, faults = _with_samples(policy.match([signal.label for signal in header.signals]), header.signals)
+        signals = tuple(header.signals[index] for index in match.index)
+        _check_one_rate(signals, header.duration)
+        calibrations = tuple(calibrate(signal, header.width, unit) for signal in signals)
+        timeline = read_timeline(read, header, signals[0].samples)
+    faults = (*header.faults, *faults, *timeline.faults)
+    assumed = sum(how.assumed for how in calibrations)
+    if assumed:
+        faults += (Fault("unit", f"{assumed} channels have no unit that we know; taken as {unit}, as asked for"),)
+    commas = header.commas + timeline.commas + sum(how.commas for how in calibrations)
+    if commas:
+        faults += (Fault("decimal_comma", f"{commas} numbers have a comma; read as a decimal point"),)
+    return Recording(
+        sfreq=signals[0].samples * TICKS / header.duration,
+        match=match,
+        segments=timeline.segments,
+        read=EdfSamples(path, stamp, header, signals, calibrations),
+        events=timeline.events,
+        faults=faults,
+    )
+
+
+def late_faults(recording: Recording) -> tuple[Fault, ...]:
+    """Faults that only reading shows, of what has been read so far; () for a recording that is not EDF or BDF."""
+    return recording.read.faults() if isinstance(recording.read, EdfSamples) else ()
+
+
+def _with_samples(match: ChannelMatch, signals: tuple[Signal, ...]) -> tuple[ChannelMatch, tuple[Fault, ...]]:
+    """The match without channels that have no samples in a record."""
+    empty = [index for index in match.index if not signals[index].samples]
+    if not empty:
+        return match, ()
+    rows = list(match.rows)
+    for index in empty:
+        rows[index] = replace(rows[index], outcome="dropped", channel=None, note="no samples in the file")
+    match = ChannelMatch(tuple(rows))
+    if not match.channels:
+        raise RecordingError("no_signal", "no EEG channel has samples")
+    names = ", ".join(rows[index].label for index in empty)
+    return match, (Fault("no_samples", f"{len(empty)} channels without samples were dropped: {names}"),)
+
+
+def _check_one_rate(signals: tuple[Signal, ...], duration: int) -> None:
+    rates: dict[int, int] = {}
+    for signal in signals:
+        rates[signal.samples] = rates.get(signal.samples, 0) + 1
+    if len(rates) > 1:
+        found = ", ".join(f"{count} at {samples * TICKS / duration:g} Hz" for samples, count in sorted(rates.items()))
+        raise RecordingError(
+            "mixed_rates",
+            f"EEG channels have different rates ({found}); pick channels of one rate, nothing is resampled on reading",
+        )

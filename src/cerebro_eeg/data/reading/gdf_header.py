@@ -1,0 +1,84 @@
+"""What MNE does not say of a GDF file: the unit of each channel, whether its range makes sense, its rate.
+
+MNE takes every unit it does not know as volts, also a blank one, and upsamples slow channels in silence. After the GDF
+specification (A. Schloegl, "GDF - A general data format for biosignals", arXiv:cs/0608052); unit codes are those of
+ISO 11073-10101: 4256 V, 4274 mV, 4275 uV, 4276 nV.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cerebro_eeg.data.reading.edf_header import ReadBytes
+from cerebro_eeg.data.reading.edf_samples import UNITS, opened
+from cerebro_eeg.errors import RecordingError
+
+_CODES = {4256: "V", 4274: "mV", 4275: "uV", 4276: "nV"}
+_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8}  # by the code of a type
+_MOST_CHANNELS = 4096
+
+
+@dataclass(frozen=True)
+class GdfChannels:
+    """One entry a channel."""
+
+    scales: tuple[float | None, ...]
+    """Microvolts of one unit of what MNE gives; None where the unit is blank or no voltage."""
+    sound: tuple[bool, ...]
+    """Minimum and maximum are numbers, and differ."""
+    samples: tuple[int, ...]
+    """In each record."""
+    bytes: tuple[int, ...]
+    """Of one sample."""
+
+
+def read_gdf_channels(path: Path) -> GdfChannels:
+    """Read the headers of the channels of a GDF file, version 1 or 2."""
+    with opened(path) as (read, stamp):
+        if stamp.size < 256:
+            raise RecordingError("format", f"no GDF file: {stamp.size} bytes are fewer than its header has")
+        start = read(0, 256)
+        if start[:4] != b"GDF ":
+            raise RecordingError("format", "no GDF file: it does not begin with GDF")
+        try:
+            version = float(start[4:8])
+        except ValueError:
+            raise RecordingError("format", "no GDF file: its version is not a number") from None
+        new = version >= 1.9
+        count = int.from_bytes(start[252:254] if new else start[252:256], "little")
+        if not 1 <= count <= _MOST_CHANNELS or stamp.size < 256 * (count + 1):
+            raise RecordingError("header", f"the header says {count} channels, which do not fit into the file")
+        channels = _read_channels(read, count, new)
+        records = int.from_bytes(start[236:244], "little", signed=True)
+        # MNE believes these numbers and would ask for memory of that size.
+        needed = records * sum(n * size for n, size in zip(channels.samples, channels.bytes, strict=True))
+        if records < 1 or not needed or 256 * (count + 1) + needed > stamp.size:
+            raise RecordingError("truncated", f"the header says {records} records, which do not fit into the file")
+        return channels
+
+
+def _read_channels(read: ReadBytes, count: int, new: bool) -> GdfChannels:
+    def field(offset: int, kind: str) -> list[float]:
+        size = np.dtype(kind).itemsize
+        return np.frombuffer(read(256 + offset * count, size * count), kind).astype(float).tolist()
+
+    if new:
+        units = [_CODES.get(int(code)) for code in field(102, "<u2")]
+        # MNE knows micro- and millivolts and takes every other number as it is.
+        scales = [None if u is None else 1e6 if u in ("uV", "mV") else float(UNITS[u]) for u in units]
+    else:
+        texts = [read(256 + 96 * count + 8 * i, 8).split(b"\0")[0].decode("latin-1").strip() for i in range(count)]
+        # MNE knows what begins with uV.
+        scales = [1e6 if t[:2] == "uV" else float(UNITS[t]) if t in UNITS else None for t in texts]
+    low, high = field(104, "<f8"), field(112, "<f8")
+    bottom, top = field(120, "<f8" if new else "<i8"), field(128, "<f8" if new else "<i8")
+    physical = [bool(np.isfinite([a, b]).all()) and a != b for a, b in zip(low, high, strict=True)]
+    digital = [bool(np.isfinite([a, b]).all()) and a < b for a, b in zip(bottom, top, strict=True)]
+    samples = field(216, "<u4")
+    return GdfChannels(
+        tuple(scales),
+        tuple(a and b for a, b in zip(physical, digital, strict=True)),
+        tuple(int(n) for n in samples),
+        tuple(_BYTES.get(int(kind), 0) for kind in field(220, "<u4")),
+    )

@@ -1,0 +1,254 @@
+"""open_recording: any EEG file, or an object of MNE, as a Recording. The suffix chooses the reader.
+
+``FORMATS`` says what is read, how, how much memory that takes and on what it was tested. A format that was tested on no
+real file says so. Reasons of a refusal, beside those of ``edf``: ``suffix`` none of ours; ``mne`` MNE cannot read it;
+``missing_package``; ``columns`` a table that is not one of those we know; ``stamps``, ``counter``, ``rate`` its time is
+broken; ``number``, ``text``, ``too_large``; ``calibration`` a GDF channel without a range; ``streams`` of XDF.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cerebro_eeg.data.reading.csv_readers import open_csv
+from cerebro_eeg.data.reading.edf import open_edf
+from cerebro_eeg.data.reading.edf_samples import UNITS, opened
+from cerebro_eeg.data.reading.fif_chain import check_fif
+from cerebro_eeg.data.reading.gdf_header import read_gdf_channels
+from cerebro_eeg.data.reading.mat5 import check_mat5
+from cerebro_eeg.data.reading.mne_reader import from_epochs, from_raw
+from cerebro_eeg.data.reading.mne_words import quietly
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import Fault, Recording
+from cerebro_eeg.data.reading.xdf_reader import open_xdf
+from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+
+if TYPE_CHECKING:
+    import mne
+
+_STRICT = ChannelPolicy()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A row of the table of what we read."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    reader: str
+    tested: str
+    """On what. "real": a file of a device or a public corpus; "written": files that our tests write; "untested"."""
+    memory: str
+    """How it is read. "blocks": only what is asked for; "whole": all when it is opened. Measured: an hour of 32
+    channels at 256 Hz (112 MB as float32) takes 40 MB in blocks from FIF, BrainVision or .fdt, and 380 MB from a single
+    .set file."""
+
+
+FORMATS = (
+    Format("EDF, EDF+", (".edf",), "ours", "real", "blocks"),
+    Format("BDF, BDF+", (".bdf",), "ours", "written", "blocks"),
+    Format("FIF raw", (".fif", ".fif.gz"), "MNE", "real", "blocks"),
+    Format("FIF epochs", (".fif",), "MNE", "written", "blocks"),
+    Format("BrainVision", (".vhdr",), "MNE", "written", "blocks"),
+    Format("EEGLAB, samples in .fdt", (".set",), "MNE", "written", "blocks"),
+    Format("EEGLAB, all in one file, or epochs", (".set",), "MNE", "written", "whole"),
+    Format("GDF", (".gdf",), "MNE, with units, ranges and rates read by us", "written", "blocks"),
+    Format("Persyst", (".lay",), "MNE", "written", "blocks"),
+    Format("Neuroscan CNT", (".cnt",), "MNE", "untested", "blocks"),
+    Format("EGI MFF", (".mff",), "MNE", "untested", "blocks"),
+    Format("Nihon Kohden", (".eeg",), "MNE", "untested", "blocks"),
+    Format("XDF", (".xdf",), "pyxdf", "untested", "whole"),
+    Format("Muse (muse-lsl)", (".csv", ".csv.gz"), "ours", "real", "whole"),
+    Format("Emotiv EPOC (SDK)", (".csv", ".csv.gz"), "ours", "real", "whole"),
+    Format("OpenBCI (GUI 5)", (".txt", ".csv", ".txt.gz"), "ours", "written", "whole"),
+)
+
+
+def open_recording(
+    source: "Path | mne.io.BaseRaw | mne.BaseEpochs", policy: ChannelPolicy = _STRICT, *, unit: str | None = None
+) -> Recording:
+    """Open a file, or take an object of MNE: the head is read now, samples when they are asked for.
+
+    Parameters
+    ----------
+    source : a file (a folder for EGI MFF), or an MNE ``Raw`` or ``Epochs`` object, not changed afterwards.
+    policy : what becomes of labels that are unknown, duplicate, too many; which channels to keep, what they are called.
+    unit : "uV", "nV", "mV" or "V", for EEG channels whose own unit is blank or unknown; without it they are refused.
+        Tables of headsets have no unit of their own: this replaces the microvolts that their makers document.
+    """
+    if unit is not None and unit not in UNITS:
+        raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
+    if isinstance(source, str | Path):
+        path = Path(source)
+        return _READERS[_suffix(path)](path, policy, unit)
+    if hasattr(source, "annotations") and hasattr(source, "first_samp"):
+        return from_raw(source, policy, unit)
+    if hasattr(source, "event_id") and hasattr(source, "drop_log"):
+        return from_epochs(source, policy, unit)
+    raise InputError(f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}")
+
+
+def suffixes() -> tuple[str, ...]:
+    """All suffixes that ``open_recording`` knows, in lower case."""
+    return tuple(_READERS)
+
+
+def _suffix(path: Path) -> str:
+    """The longest suffix that we know; what is unknown is not repeated, it is part of a file name."""
+    name = path.name.casefold()
+    found = max((s for s in _READERS if name.endswith(s)), key=len, default=None)
+    if found is None:
+        raise RecordingError(
+            "suffix", f"the suffix of this file is none we read; expected one of {', '.join(_READERS)}"
+        )
+    return found
+
+
+def _call_mne(name: str, path: Path) -> tuple[Any, list[Fault]]:
+    """What a reader of MNE gives for a file, and its warnings. They are only given at the level "warning"."""
+    try:
+        import mne
+    except ImportError:
+        raise RecordingError("missing_package", "this format needs the package mne, which is not here") from None
+    reader = mne.read_epochs if name == "read_epochs" else getattr(mne.io, name)
+    with quietly() as faults:
+        if name == "read_epochs_eeglab":
+            found = reader(path, verbose="warning")
+        else:
+            found = reader(path, preload=False, verbose="warning")
+    return found, faults
+
+
+def _not_empty(path: Path) -> bytes:
+    """The first bytes of a file that is there and has some."""
+    with opened(path) as (read, stamp):
+        if not stamp.size:
+            raise RecordingError("empty", "the file has no bytes")
+        return read(0, min(stamp.size, 32))
+
+
+def _through_mne(name: str) -> "Reader":
+    def open_it(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+        _not_empty(path)
+        raw, faults = _call_mne(name, path)
+        return from_raw(raw, policy, unit, faults=faults)
+
+    return open_it
+
+
+def _open_edf(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    return open_edf(path, policy, unit=unit)
+
+
+def _open_fif(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    _not_empty(path)
+    check_fif(path)
+    try:
+        raw, faults = _call_mne("read_raw_fif", path)
+    except RecordingError as no_raw:
+        try:
+            epochs, faults = _call_mne("read_epochs", path)
+        except RecordingError:
+            raise no_raw from None
+        return from_epochs(epochs, policy, unit, faults)
+    return from_raw(raw, policy, unit, faults=faults)
+
+
+def _open_eeglab(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    _not_empty(path)
+    check_mat5(path)
+    try:
+        raw, faults = _call_mne("read_raw_eeglab", path)
+    except RecordingError as no_raw:
+        try:
+            epochs, faults = _call_mne("read_epochs_eeglab", path)
+        except RecordingError:
+            raise no_raw from None
+        return from_epochs(epochs, policy, unit, faults)
+    return from_raw(raw, policy, unit, faults=faults)
+
+
+def _open_gdf(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    channels = read_gdf_channels(path)
+    raw, faults = _call_mne("read_raw_gdf", path)
+    if len(raw.ch_names) != len(channels.scales):
+        raise RecordingError("header", "MNE finds another number of channels than the header has; export it anew")
+    recording = from_raw(raw, policy, unit, scales=channels.scales, faults=faults)
+    rows = [recording.match.rows[index] for index in recording.match.index]
+    broken = [row.label for row in rows if not channels.sound[row.index]]
+    if broken:
+        named = ", ".join(map(repr, broken))
+        raise RecordingError("calibration", f"minimum and maximum of {named} are equal or broken; export it anew")
+    if any(channels.samples[row.index] != max(channels.samples) for row in rows):
+        raise RecordingError(
+            "mixed_rates", "EEG channels are slower than others and MNE would upsample them; export it anew"
+        )
+    return recording
+
+
+def _open_persyst(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    _not_empty(path)
+    raw, faults = _call_mne("read_raw_persyst", path)
+    return from_raw(raw, policy, unit, joins=_persyst_joins(path, float(raw.info["sfreq"])), faults=faults)
+
+
+def _persyst_joins(path: Path, sfreq: float) -> list[int]:
+    """Samples in front of which time jumps: [SampleTimes] has lines "sample=second of the day"; MNE does not look."""
+    joins: list[int] = []
+    inside, before = False, None
+    for line in path.read_text("latin-1").splitlines():
+        text = line.strip()
+        if text.startswith("["):
+            inside = text.casefold() == "[sampletimes]"
+        elif inside and "=" in text:
+            try:
+                sample, second = int(text.split("=")[0]), float(text.split("=")[1])
+            except ValueError:
+                raise RecordingError(
+                    "header", "a line of [SampleTimes] is not sample=time; mend the .lay file"
+                ) from None
+            if before is not None and abs(second - before[1] - (sample - before[0]) / sfreq) * sfreq > 0.5:
+                joins.append(sample)
+            before = (sample, second)
+    return joins
+
+
+def _open_nihon(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    if not _not_empty(path).startswith((b"EEG-", b"QI-", b"DAE-")):
+        raise RecordingError("format", "no Nihon Kohden file; of a BrainVision recording give the .vhdr instead")
+    return _through_mne("read_raw_nihon")(path, policy, unit)
+
+
+def _open_cnt(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    if not _not_empty(path).startswith(b"Version 3"):
+        raise RecordingError("format", "no CNT file of Neuroscan (ANT Neuro's are another format); write EDF from it")
+    return _through_mne("read_raw_cnt")(path, policy, unit)
+
+
+def _open_mff(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    if not path.is_dir():
+        raise RecordingError("format", "EGI MFF is a folder; this is none")
+    raw, faults = _call_mne("read_raw_egi", path)
+    return from_raw(raw, policy, unit, faults=faults)
+
+
+Reader = Callable[[Path, ChannelPolicy, str | None], Recording]
+_READERS: dict[str, Reader] = {
+    ".edf": _open_edf,
+    ".bdf": _open_edf,
+    ".fif": _open_fif,
+    ".fif.gz": _open_fif,
+    ".vhdr": _through_mne("read_raw_brainvision"),
+    ".set": _open_eeglab,
+    ".gdf": _open_gdf,
+    ".lay": _open_persyst,
+    ".cnt": _open_cnt,
+    ".mff": _open_mff,
+    ".eeg": _open_nihon,
+    ".xdf": open_xdf,
+    ".csv": open_csv,
+    ".csv.gz": open_csv,
+    ".txt": open_csv,
+    ".txt.gz": open_csv,
+}

@@ -1,0 +1,68 @@
+"""The key that turns names of recordings and subjects into ids that say nothing without it.
+
+Ids are a keyed hash (HMAC-SHA256) of a name, so that two people with the same data and other keys cannot match them,
+and the same key gives the same ids on every machine. The key is the user's and lies outside of every store.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from cerebro_eeg.errors import InputError
+
+BYTES = 32
+
+
+def default_key_file() -> Path:
+    """Where a user's key lies unless another file is named."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "cerebro-eeg" / "key"
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file; a new one is made, readable by its owner alone, where there is none."""
+    try:
+        if not path.exists():
+            _make_key(path)
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the key file cannot be used ({type(error).__name__}); give one that cerebro-eeg made, or a name where it "
+            "can make one"
+        ) from None  # the error of the system would name a path
+    if len(key) != BYTES:
+        raise InputError(f"the key file holds {len(key)} bytes; expected {BYTES}, as cerebro-eeg writes them")
+    return key
+
+
+def make_id(key: bytes, kind: str, name: str) -> str:
+    """The id of a recording or subject; ``kind`` keeps equal names of different things apart."""
+    return hmac.new(key, f"{kind}\0{name}".encode(), hashlib.sha256).hexdigest()[:24]
+
+
+def _make_key(path: Path) -> None:
+    """Put a whole key in place unless one is there: a process that is faster, or a kill, must not leave half a key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # fails where the name exists; a rename would replace it
+        except FileExistsError:  # another process was faster: its key is the key
+            pass
+        except OSError:  # no hard links on this file system
+            if not path.exists():
+                os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def key_check(key: bytes) -> str:
+    """Tells whether two stores were made with one key, and nothing about it."""
+    return make_id(key, "check", "cerebro-eeg")

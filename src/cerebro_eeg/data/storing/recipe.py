@@ -1,0 +1,65 @@
+"""Recipe: what a corpus is, as one value, and Item: one recording that it found. A new corpus is one new file.
+
+A recipe looks at names, tables and annotations, never at samples: it says which files there are, whose they are, how
+they are split and what is labelled. Reading, filtering and storing are the same for all of them (``prepare.py``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cerebro_eeg.config import SignalConfig
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.storing.stored import Interval
+
+
+@dataclass(frozen=True)
+class Item:
+    """One recording of a corpus."""
+
+    name: str
+    """Its path relative to the corpus, or the corpus's own id: what the recording's id is made from."""
+    open: Callable[[ChannelPolicy], Recording]
+    subject: str | None = None
+    labels: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    """By task; an interval carries its split."""
+    events: tuple[str, ...] = ()
+    """Event names of the file that may go into the store."""
+    mains: float | None = None
+    """Mains frequency in Hz where the corpus knows it better than the recipe."""
+    size: int = 0
+    """Bytes of the source, for the estimate of time and disk."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task asks, and how its windows are cut unless training says otherwise."""
+
+    kind: Literal["classification", "regression"]
+    names: tuple[str, ...]
+    """Classes in order, or names of the targets."""
+    seconds: float
+    stride: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A corpus: how to find its recordings and what holds for all of them."""
+
+    name: str
+    about: str
+    """One line: what it is."""
+    find: Callable[[], Iterator[Item]]
+    """All recordings, in an order that does not depend on the file system."""
+    signal: SignalConfig = field(default_factory=SignalConfig)
+    policy: ChannelPolicy = field(default_factory=ChannelPolicy)
+    mains: float | None = None
+    """Mains frequency in Hz; None: of the item, or estimated and printed."""
+    split_unit: Literal["subject", "recording", "trial", "none"] = "subject"
+    """What no two splits may share."""
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    own_ids: bool = False
+    """The corpus is documented and pseudonymous: recordings and subjects keep its ids; all others are hashed."""
+    tried_on_real_files: bool = False
+    """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""

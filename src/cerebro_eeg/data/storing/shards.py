@@ -1,0 +1,119 @@
+"""Shards: the files of a store, as a reader finds them at any moment, also while a writer is at work or after a kill.
+
+A shard is ``<writer>-<number>.bin``, samples one recording after the other, beside ``<writer>-<number>.jsonl``, a line
+for each. The line is the commit record: its samples were on the disk before it was begun, and without its line feed it
+does not count. What has no whole line is ignored here, and cut off by the next writer (``writer.py``).
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebro_eeg.data.storing.stored import Entry, split_line
+from cerebro_eeg.errors import StoreBusyError, StoreError
+
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")
+_MEND = (
+    "restore it from a copy, or remove both files of this shard and prepare again: only its recordings are made anew"
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What is committed in a shard: its lines, and how many bytes of each of its files that is."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    line_bytes: int
+    payload_bytes: int
+
+
+def shard_names(folder: Path, writer: str | None = None) -> list[str]:
+    """The shards of a folder, or of one writer, in the order of writer and number."""
+    found = (_NAME.fullmatch(name) for name in os.listdir(folder))
+    keys = sorted((match[1], int(match[2]), match[0]) for match in found if match and writer in (None, match[1]))
+    return [name.removesuffix(".jsonl") for _, _, name in keys]
+
+
+def read_shard(folder: Path, name: str) -> Shard:
+    """Everything that is committed in a shard; a StoreError names the line where something is wrong."""
+    data = (folder / f"{name}.jsonl").read_bytes()  # before the size of the .bin: a writer may add to both meanwhile
+    lines = data.split(b"\n")[:-1]
+    entries: list[Entry] = []
+    line_bytes = payload_bytes = 0
+    for number, line in enumerate(lines, 1):
+        entry = split_line(line)
+        if entry is None and number == len(lines) and b"\0" in line:
+            break  # a power cut can leave zeros where a last line was going to be; JSON never has them
+        if entry is None or entry.offset != payload_bytes:
+            raise StoreError(f"line {number} of {name}.jsonl is damaged; {_MEND}")
+        entries.append(entry)
+        line_bytes += len(line) + 1
+        payload_bytes = entry.stop
+    size = _size(folder / f"{name}.bin")
+    if size < payload_bytes:
+        number = next(number for number, entry in enumerate(entries, 1) if entry.stop > size)
+        raise StoreError(f"{name}.bin ends before the samples of line {number} of {name}.jsonl; {_MEND}")
+    return Shard(name, tuple(entries), line_bytes, payload_bytes)
+
+
+def claim(path: Path) -> int:
+    """Open a file that only one process may write; the system ends the claim with the process, however that ends.
+
+    Returns the descriptor that holds the claim. A child made by fork shares it, so open writers after forking.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise StoreBusyError(f"{path.name} is in use by another process; name each writer differently") from None
+        raise StoreError(
+            f"the file system of the store has no file locks ({error.strerror}); mount it with them (Lustre: flock), "
+            "or give each writer a name of its own and open it with lock=False"
+        ) from None
+    return descriptor
+
+
+@contextlib.contextmanager
+def disk_errors(what: str = "written") -> Iterator[None]:
+    """What the disk refuses as one line; the error of the system would name a path."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the store could not be {what}: {error.strerror}; see to the disk and its permissions and start again, "
+            "what is committed stays"
+        ) from None
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> int:
+    """Write all of the bytes at ``offset`` and return where they end; the system may take them in parts."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+    return offset
+
+
+def sync_folder(folder: Path) -> None:
+    """Push the names of new files to the disk, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

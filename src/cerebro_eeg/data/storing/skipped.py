@@ -1,0 +1,79 @@
+"""SkipLog: the sources that are not in a store, each with its reason in one word.
+
+Each writer appends to a file of its own, ``<writer>.skipped.csv``; what a store skipped is the union of them, less what
+is in the store after all. ``skipped.csv`` is that union, written for people at the end of a run.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from cerebro_eeg.data.storing.shards import claim, disk_errors, write_all
+from cerebro_eeg.data.storing.stored import is_code, is_id
+from cerebro_eeg.errors import ConfigError, StoreError
+from cerebro_eeg.files import write_text
+
+_END = ".skipped.csv"
+
+
+class SkipLog:
+    """The skipped sources of one writer. What is added is on the disk; adding it again changes nothing."""
+
+    def __init__(self, folder: Path, writer: str) -> None:
+        path = folder / f"{writer}{_END}"
+        with disk_errors():
+            self._file = claim(path)
+            try:
+                data = path.read_bytes()
+                self._codes = _parse(data, path.name)
+                self._end = data.rfind(b"\n") + 1
+                os.ftruncate(self._file, self._end)  # a line that a kill cut short
+            except BaseException:
+                os.close(self._file)
+                raise
+
+    def add(self, id: str, code: str) -> None:
+        """Note that a source was left out; the last reason counts."""
+        if not is_id(id) or not is_code(code):
+            raise ConfigError(f"a skipped source needs an id and a reason in one word, got {id!r} and {code!r}")
+        if self._codes.get(id) != code:
+            with disk_errors():  # half a line that a full disk leaves is written over, or cut off on opening
+                end = write_all(self._file, f"{id},{code}\n".encode(), self._end)
+                os.fsync(self._file)
+            self._codes[id], self._end = code, end
+
+    def close(self) -> None:
+        """Let another process use the name."""
+        os.close(self._file)
+
+    def __enter__(self) -> "SkipLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_skipped(folder: Path, stored: Collection[str] = ()) -> dict[str, str]:
+    """Reason by id, sorted, of all that any writer skipped and that is not stored."""
+    found: dict[str, str] = {}
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(_END)):
+        for id, code in _parse((folder / name).read_bytes(), name).items():
+            found[id] = min(code, found.get(id, code))  # two writers may have met it: any order must give one answer
+    return {id: found[id] for id in sorted(found.keys() - set(stored))}
+
+
+def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
+    """Write ``skipped.csv``."""
+    text = "".join(["id,reason\n", *(f"{id},{code}\n" for id, code in skipped.items())])
+    with disk_errors():
+        write_text(folder / "skipped.csv", text)
+
+
+def _parse(data: bytes, name: str) -> dict[str, str]:
+    codes: dict[str, str] = {}
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        id, comma, code = line.decode("ascii", "replace").partition(",")
+        if not comma or not is_id(id) or not is_code(code):
+            raise StoreError(f"line {number} of {name} is damaged; remove the file, and its sources are tried again")
+        codes[id] = code
+    return codes

@@ -1,0 +1,110 @@
+"""store.json: what a store was made of and how. Written once; whoever adds to the store must ask for the same.
+
+Settings are JSON values of the preparation: signal, reference, policies, version of the recipe. ``key_check`` tells
+whether two stores have ids made with the same private key, and nothing about the key.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as shown
+from typing import Any
+
+from cerebro_eeg.data.storing.shards import disk_errors
+from cerebro_eeg.errors import ConfigError, StoreError
+from cerebro_eeg.files import write_text
+
+FORMAT = 1
+NAME = "store.json"
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What store.json says."""
+
+    dataset: str
+    settings: dict[str, Any]
+    key_check: str | None
+    """None where ids are the corpus's own."""
+
+
+def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_check: str | None = None) -> StoreInfo:
+    """Make a store, or find one that was made with the same settings; one with others is refused by name.
+
+    Any number of processes may do so at once: one of them makes it.
+    """
+    try:
+        plain = json.loads(json.dumps(settings, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the settings of a store must be JSON values ({error})") from None
+    asked = StoreInfo(dataset, plain, key_check)
+    with disk_errors():
+        if not (folder / NAME).exists():
+            _publish(folder, asked)
+    found = read_info(folder)
+    differences = list(_differences("", _fields(found), _fields(asked)))
+    if differences:
+        raise ConfigError(
+            f"the store was made with other settings: {'; '.join(differences)}; ask for the same, or prepare into "
+            "another folder"
+        )
+    return found
+
+
+def read_info(folder: Path) -> StoreInfo:
+    """What the store in this folder was made of."""
+    with disk_errors("read"):
+        try:
+            data = (folder / NAME).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(
+                f"this folder is not a store: it has no {NAME}; make one with cerebro-eeg prepare"
+            ) from None
+    try:
+        values = json.loads(data)
+        version = values["format"]
+        if version == FORMAT:
+            return StoreInfo(str(values["dataset"]), dict(values["settings"]), values["key_check"])
+    except (ValueError, TypeError, KeyError):
+        raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
+    raise StoreError(
+        f"the store has format {shown(version)}, this version reads {FORMAT}; use the version that made it, or prepare "
+        "anew"
+    )
+
+
+def _publish(folder: Path, info: StoreInfo) -> None:
+    """Put store.json in place unless it is there, never over another one."""
+    text = json.dumps({"format": FORMAT, **_fields(info)}, indent=2, sort_keys=True) + "\n"
+    draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
+    write_text(draft, text)
+    try:
+        os.link(draft, folder / NAME)  # fails where the name exists; a rename would replace it
+    except FileExistsError:
+        pass
+    except OSError:  # no hard links on this file system
+        if not (folder / NAME).exists():
+            write_text(folder / NAME, text)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _fields(info: StoreInfo) -> dict[str, Any]:
+    return {"dataset": info.dataset, "settings": info.settings, "key_check": info.key_check}
+
+
+def _differences(where: str, old: Any, new: Any) -> Iterator[str]:
+    """Each field that differs, with both values; fields of objects one by one."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old | new):
+            path = f"{where}.{name}".removeprefix(".").removeprefix("settings.")
+            if name not in old or name not in new:
+                have, ask = (f"{shown(side[name])}" if name in side else "absent" for side in (old, new))
+                yield f"{path} is {have} in the store, {ask} was asked for"
+            else:
+                yield from _differences(path, old[name], new[name])
+    elif old != new or isinstance(old, bool) != isinstance(new, bool):
+        yield f"{where} is {shown(old)} in the store, {shown(new)} was asked for"

@@ -1,0 +1,246 @@
+"""ShardWriter: how recordings get into a store, block by block, whole or not at all.
+
+Samples are appended to the writer's own shard and flushed, then the line that commits them. Killed at any byte and
+opened again, a writer goes on behind the last whole line. No other process may use its name meanwhile.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.storing.scale import ScaleSample
+from cerebro_eeg.data.storing.shards import claim, disk_errors, read_shard, shard_names, sync_folder, write_all
+from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, check, to_line
+from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
+
+LARGEST = 65504.0  # microvolts, the largest float16
+SHARD_BYTES = 1 << 30
+
+
+def _point(name: str, recording: str) -> None:
+    """Where a test ends the process as a kill would: CEREBRO_FAULT=name:recording."""
+    if os.environ.get("CEREBRO_FAULT") == f"{name}:{recording}":
+        os._exit(9)
+
+
+class ShardWriter:
+    """Appends recordings to the shards of one writer; one that has reached ``shard_bytes`` is followed by a new one."""
+
+    def __init__(self, folder: Path, writer: str, *, shard_bytes: int = SHARD_BYTES, lock: bool = True) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", writer):
+            raise ConfigError(f"a writer is named by letters, digits, - and _, got {writer!r}")
+        if not (folder / "store.json").is_file():
+            raise StoreError("there is no store here to write to: store.json is missing; make it with create_store")
+        self._folder, self._writer, self._shard_bytes = folder, writer, shard_bytes
+        self._pid = os.getpid()
+        self._ids: set[str] = set()
+        self._number = self._payload_end = self._lines_end = 0
+        self._closed = self._busy = False
+        self._lock, self._files = contextlib.ExitStack(), contextlib.ExitStack()
+        try:
+            with disk_errors():
+                if lock:
+                    self._lock.callback(os.close, claim(folder / f"{writer}.lock"))
+                for name in shard_names(folder, writer):
+                    shard = read_shard(folder, name)
+                    self._ids.update(entry.id for entry in shard.entries)
+                    self._number = int(name.removeprefix(f"{writer}-"))
+                    self._payload_end, self._lines_end = shard.payload_bytes, shard.line_bytes
+                self._open_shard()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The recordings that this writer has committed, now or in an earlier run."""
+        return frozenset(self._ids)
+
+    @contextlib.contextmanager
+    def recording(self, id: str, channels: Sequence[str], sfreq: float) -> Iterator["Draft"]:
+        """A recording to be written: ``commit`` it before the block ends, or nothing of it stays."""
+        if self._closed or os.getpid() != self._pid:
+            raise StoreError("this writer is closed, or belongs to another process; open one here")
+        if id in self._ids:
+            raise ConfigError(f"recording {id!r} is already in the shards of this writer; leave out what is in `ids`")
+        if self._busy:
+            raise ConfigError("a writer writes one recording at a time; commit the first, or open another writer")
+        if self._payload_end >= self._shard_bytes:
+            self._roll()
+        self._busy, draft = True, Draft(self, id, tuple(channels), sfreq)
+        try:
+            yield draft
+        finally:
+            self._busy = draft._open = False
+            if not self._closed and draft._end > self._payload_end:
+                with self._writing():
+                    self._cut()
+
+    def close(self) -> None:
+        """Let another process use the name."""
+        self._closed = True
+        self._files.close()
+        self._lock.close()
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_shard(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        name = f"{self._writer}-{self._number:04d}"
+        self._payload = os.open(self._folder / f"{name}.bin", flags, 0o666)
+        self._files.callback(os.close, self._payload)
+        _point("between-files", name)
+        self._lines = os.open(self._folder / f"{name}.jsonl", flags, 0o666)
+        self._files.callback(os.close, self._lines)
+        self._cut()
+        sync_folder(self._folder)
+
+    def _roll(self) -> None:
+        with self._writing():
+            self._files.close()
+            self._number += 1
+            self._payload_end = self._lines_end = 0
+            self._open_shard()
+
+    def _cut(self) -> None:
+        """Shorten both files to what is committed."""
+        os.ftruncate(self._lines, self._lines_end)
+        _point("between-cuts", self._writer)
+        os.ftruncate(self._payload, self._payload_end)
+
+    def _commit(self, record: StoredRecording, end: int) -> None:
+        line = to_line(record, self._payload_end)
+        with self._writing():
+            _point("after-payload", record.id)
+            os.fsync(self._payload)
+            _point("after-payload-sync", record.id)
+            lines_end = write_all(self._lines, line, self._lines_end)
+            _point("after-line", record.id)
+            os.fsync(self._lines)
+            _point("after-line-sync", record.id)
+        self._payload_end, self._lines_end = end, lines_end
+        self._ids.add(record.id)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A disk that fails ends the writer: what the files hold then is known again when they are opened anew."""
+        try:
+            with disk_errors():
+                yield
+        except StoreError:
+            with contextlib.suppress(OSError):
+                self._cut()
+            self.close()
+            raise
+
+
+class Draft:
+    """A recording on its way into a shard: ``segment``, ``write`` its blocks, the next ``segment``, ``commit``."""
+
+    def __init__(self, writer: ShardWriter, id: str, channels: tuple[str, ...], sfreq: float) -> None:
+        self._writer, self._id, self._channels, self._sfreq = writer, id, channels, float(sfreq)
+        self._end = writer._payload_end
+        self._open = True
+        self._hash = hashlib.sha256()
+        self._sample = ScaleSample()
+        self._segments: list[StoredSegment] = []
+        self._samples = self._not_finite = self._too_large = 0
+        self._onset: float | None = None  # of the segment that is being written
+        self._position = 0  # rows of it that have come, with those that became a gap
+        self._short = self._joined = False
+
+    def segment(self, onset: float, *, short: bool = False) -> None:
+        """Begin a segment ``onset`` seconds after the start of the recording."""
+        self._onset, self._short, self._position, self._joined = float(onset), short, 0, False
+
+    def write(self, block: NDArray[np.floating]) -> None:
+        """The next samples (time, channel) of the segment, in microvolts; what float16 cannot hold becomes a gap."""
+        if not self._open or self._onset is None:
+            raise InputError("samples come after `segment` and before `commit`; begin a segment first")
+        if block.ndim != 2 or block.shape[1] != len(self._channels):
+            raise InputError(f"a block is (time, {len(self._channels)} channels), got shape {block.shape}")
+        if len(block) == 0:
+            return
+        with np.errstate(invalid="ignore"):
+            whole = block.min() >= -LARGEST and block.max() <= LARGEST  # false for NaN, too
+        if whole:
+            self._put(block, 0)
+        else:
+            finite = np.isfinite(block).all(1)
+            fits = (np.abs(block) <= LARGEST).all(1)
+            self._not_finite += int((~finite).sum())
+            self._too_large += int((finite & ~fits).sum())
+            edges = np.flatnonzero(np.diff(fits, prepend=False, append=False)).tolist()
+            for start, stop in zip(edges[::2], edges[1::2], strict=True):
+                self._joined = self._joined and start == 0
+                self._put(block[start:stop], start)
+            self._joined = bool(fits[-1])
+        self._position += len(block)
+
+    def commit(
+        self,
+        *,
+        native_sfreq: float,
+        subject: str | None = None,
+        events: Sequence[Event] = (),
+        labels: Mapping[str, Sequence[Interval]] | None = None,
+        mains: float | None = None,
+        faults: Sequence[str] = (),
+        quality: Mapping[str, int] | None = None,
+        source_bytes: int = 0,
+    ) -> StoredRecording:
+        """Make it part of the store. ``quality`` counts are added to those of the samples that became gaps."""
+        if not self._open:
+            raise InputError("a recording is committed once, inside its block")
+        if not self._samples:
+            raise RecordingError("empty", "no sample of this recording can be stored; expected at least one")
+        counts = {"not_finite": self._not_finite, "too_large": self._too_large}
+        given = dict(quality or {})
+        record = check(
+            StoredRecording(
+                id=self._id,
+                subject=subject,
+                channels=self._channels,
+                sfreq=self._sfreq,
+                samples=self._samples,
+                segments=tuple(self._segments),
+                events=tuple(events),
+                labels={task: tuple(intervals) for task, intervals in (labels or {}).items()},
+                native_sfreq=native_sfreq,
+                mains=mains,
+                faults=tuple(faults),
+                quality={name: given.get(name, 0) + counts.get(name, 0) for name in {**given, **counts}},
+                scale=self._sample.scale(),
+                source_bytes=source_bytes,
+                sha256=self._hash.hexdigest(),
+            )
+        )
+        self._open = False
+        self._writer._commit(record, self._end)
+        return record
+
+    def _put(self, rows: NDArray[np.floating], ahead: int) -> None:
+        """Store rows that are ``ahead`` of the rows that have come, in the stored segment so far or in a new one."""
+        stored = np.ascontiguousarray(rows, dtype="<f2")
+        before = self._segments.pop() if self._joined else None
+        start = before.start if before else self._samples
+        onset = before.onset if before else (self._onset or 0.0) + (self._position + ahead) / self._sfreq
+        self._samples += len(stored)
+        self._segments.append(StoredSegment(start, self._samples, onset, self._short))
+        self._joined = True
+        self._hash.update(stored.data)
+        self._sample.add(stored)
+        with self._writer._writing():
+            self._end = write_all(self._writer._payload, stored.data, self._end)
+        _point("block", self._id)

@@ -1,0 +1,636 @@
+"""Preparation: the same store however the work is divided or killed, every source accounted for, nobody named."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cerebro_eeg import cli
+from cerebro_eeg.channels import match
+from cerebro_eeg.data.datasets import RECIPES
+from cerebro_eeg.data.datasets.openeeg import openeeg
+from cerebro_eeg.data.reading.edf import open_edf
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import Event, Recording, Segment
+from cerebro_eeg.data.storing import keys
+from cerebro_eeg.data.storing.prepare import Choices, Job, prepare, settings
+from cerebro_eeg.data.storing.recipe import Item, Recipe
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.storing.stored import Interval, StoredSegment
+from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
+from test_openeeg import RECORDS, write_lines, write_pack, write_record
+
+TESTS = Path(__file__).parent
+KILLS = 12
+CANARY = "CANARY"
+
+
+# A corpus with a bad file of each kind
+
+
+def add_record(pack, record, subject="s", **changes):
+    """One more recording, of a_01's kind; its file with other fields."""
+    path = pack / "data" / f"{record}.npz"
+    write_record(path, **changes)
+    with (pack / "index.csv").open("a") as file:
+        file.write(f"{record},data/{record}.npz,more,{subject},train\n")
+    return path
+
+
+def write_bad_pack(folder):
+    """The tiny pack, and what must be skipped of it."""
+    pack = write_pack(folder)
+    cut = add_record(pack, "bad_cut")
+    cut.write_bytes(cut.read_bytes()[:1000])
+    add_record(pack, "bad_gone").unlink()
+    add_record(pack, "bad_channels", ch_std=np.array(["Fp1", "Fp2", "Nose"]))
+    add_record(pack, "bad_unit", meta=np.array('{"unit": "mV"}'))
+    add_record(pack, "bad_rate", sfreq=np.float64(0.5))
+    add_record(pack, "bad_subject", subject="Jane Doe")
+    add_record(pack, "bad_scale", scale=np.full(3, 1e30, np.float32))
+    for number in range(6):
+        counts = np.random.default_rng(number).integers(0, 256, (3, 400), dtype=np.uint8)
+        add_record(pack, f"more_{number}", lo=counts, hi=counts * 0, events=np.zeros((0, 3), np.int32))
+    return pack
+
+
+SKIPPED = {
+    "bad_channels": "channels",
+    "bad_cut": "format",
+    "bad_gone": "format",
+    "bad_rate": "rate",
+    "bad_scale": "empty",
+    "bad_subject": "subject",
+    "bad_unit": "unit",
+}
+STORED = {*(row[0] for row in RECORDS), *(f"more_{number}" for number in range(6))}
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    return write_bad_pack(tmp_path_factory.mktemp("corpus") / "pack")
+
+
+@pytest.fixture(scope="module")
+def whole(pack, tmp_path_factory):
+    """A store made in one go by one process, and what came of it."""
+    folder = tmp_path_factory.mktemp("whole") / "store"
+    return folder, prepare(openeeg(pack), folder)
+
+
+def listing(folder):
+    """Every file with its content."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# The same store
+
+
+def test_every_source_is_stored_or_skipped(whole):
+    folder, found = whole
+    store = Store(folder)
+    store.verify(full=True)
+    assert {record.id for record in store.recordings} == STORED
+    assert found.skipped == store.skipped() == SKIPPED
+    assert (folder / "skipped.csv").read_text() == "id,reason\n" + "".join(f"{i},{c}\n" for i, c in SKIPPED.items())
+    assert (found.recordings, found.done_before, found.hash) == (len(STORED), 0, store.hash())
+    assert found.hours == pytest.approx(sum(record.seconds for record in store.recordings) / 3600)
+    assert found.montages == {2: 3, 3: 8}
+    assert found.sources == {id: id for id in SKIPPED}
+    assert "sources" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(1, (1, 1))],
+        [(2, (1, 1))],
+        [(0, (1, 3)), (0, (2, 3)), (0, (3, 3))],
+        [(0, (3, 3)), (2, (1, 3)), (0, (2, 3))],
+        [(0, (2, 2)), (0, (1, 1))],
+        [(0, (5, 100)), (0, (1, 1))],
+    ],
+    ids=str,
+)
+def test_any_division_gives_the_same_store(pack, whole, tmp_path, runs):
+    seen = []
+    for workers, part in runs:
+        counts = []
+        found = prepare(openeeg(pack), tmp_path, workers=workers, part=part, progress=lambda *c: counts.append(c))  # noqa: B023
+        assert [c[0] for c in counts] == list(range(1, len(counts) + 1))
+        assert all(c[1] == len(counts) for c in counts)
+        if counts:
+            assert counts[-1][2] == counts[-1][3] > 0
+        seen.append(len(counts))
+    assert sum(seen) == len(STORED) + len(SKIPPED)
+    assert found.hash == whole[1].hash
+    assert found.skipped == SKIPPED
+    assert (tmp_path / "skipped.csv").read_bytes() == (whole[0] / "skipped.csv").read_bytes()
+    Store(tmp_path).verify(full=True)
+
+
+def test_a_second_run_does_nothing(pack, whole):
+    folder, first = whole
+    before, told = listing(folder), []
+    found = prepare(
+        openeeg(pack), folder, before=lambda items, done: told.append((items, done)), progress=lambda *_: told.append(_)
+    )
+    assert told == [([], len(STORED) + len(SKIPPED))]
+    assert (found.hash, found.done_before) == (first.hash, len(STORED) + len(SKIPPED))
+    assert listing(folder) == before
+
+
+def test_labels_segments_and_subjects_survive(pack, whole):
+    store = Store(whole[0])
+    items = {item.name: item for item in openeeg(pack).find()}
+    for record in store.recordings:
+        item = items[record.id]
+        assert (record.subject, record.labels) == (item.subject, dict(item.labels))
+        assert (record.sfreq, record.source_bytes) == (256.0, item.size)
+        assert record.events == ()
+    neonate = store.recordings[store.number("neo_1")]
+    assert neonate.segments == tuple(StoredSegment(256 * i, 256 * i + 256, float(i), True) for i in range(4))
+    assert (neonate.channels, neonate.native_sfreq, neonate.upsampled) == (("Fp2-F4", "F4-C4"), 64.0, True)
+    long = store.recordings[store.number("a_01")]
+    assert long.segments == (StoredSegment(0, 12 * 256, 0.0, True),)
+
+
+# Other settings
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (Choices(mains=60.0), "mains is None in the store, 60.0 was asked for"),
+        (Choices(quality="drop"), "quality is 'keep' in the store, 'drop' was asked for"),
+    ],
+)
+def test_other_settings_are_refused_by_name(pack, whole, choices, words):
+    before = listing(whole[0])
+    with pytest.raises(ConfigError, match=words):
+        prepare(openeeg(pack), whole[0], choices)
+    assert listing(whole[0]) == before
+
+
+def test_other_tasks_are_refused_by_name(whole, tmp_path):
+    pack = write_bad_pack(tmp_path / "pack")
+    (pack / "tasks" / "eyes.csv").unlink()
+    with pytest.raises(ConfigError, match=r"tasks\.eyes is .* absent was asked for"):
+        prepare(openeeg(pack), whole[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"part": (0, 3)}, "part is 0/3; expected k/n"),
+        ({"part": (4, 3)}, "part is 4/3; expected k/n"),
+        ({"workers": -1}, "workers is -1"),
+    ],
+)
+def test_wrong_arguments_make_no_store(pack, tmp_path, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        prepare(openeeg(pack), tmp_path / "store", **arguments)
+    assert not (tmp_path / "store").exists()
+
+
+def test_settings_do_not_depend_on_the_order_of_a_set(pack, tmp_path):
+    recipe = Recipe("x", "", lambda: iter(()), policy=ChannelPolicy(keep={"Fp1", "Cz", "O1", "O2", "Pz"}))
+    made = settings(Job(tmp_path, recipe, Choices(), None))
+    assert made["channels"]["keep"] == ["Cz", "Fp1", "O1", "O2", "Pz"]
+    json.dumps(settings(Job(tmp_path, openeeg(pack), Choices(), None)), allow_nan=False)
+
+
+def test_two_recordings_of_one_id_are_refused(tmp_path):
+    pack = write_pack(tmp_path / "pack")
+    lines = (pack / "index.csv").read_text().splitlines()
+    write_lines(pack / "index.csv", [*lines, lines[1]])
+    with pytest.raises(InputError, match="two recordings with the id 'neo_2'"):
+        prepare(openeeg(pack), tmp_path / "store")
+
+
+def test_a_corpus_without_recordings_is_refused(tmp_path):
+    with pytest.raises(InputError, match="empty finds no recording there"):
+        prepare(Recipe("empty", "", lambda: iter(()), own_ids=True), tmp_path)
+
+
+# Signals
+
+
+def recording_of(samples, sfreq, events=()):
+    labels = match(["Fp1", "Fp2", "Cz"][: samples.shape[1]])
+    return Recording(sfreq, labels, (Segment(0, len(samples), 0.0),), lambda a, b: samples[a:b], events)
+
+
+def recipe_of(recordings, **fields):
+    """A corpus of recordings that are there already."""
+    items = [Item(name, lambda _, found=found: found, subject="s", **fields) for name, found in recordings.items()]
+    return Recipe("arrays", "arrays of the tests", lambda: iter(items), own_ids=True, mains=50.0)
+
+
+def test_the_store_is_a_float64_reference_rounded_to_half(tmp_path):
+    import mne
+    from scipy.signal import resample_poly
+
+    rng = np.random.default_rng(3)
+    t = np.arange(60 * 500) / 500
+    samples = np.stack([2000 + 40 * rng.standard_normal(len(t)), np.cumsum(rng.standard_normal(len(t)))], axis=1)
+    samples = (samples + 30 * np.sin(2 * np.pi * 50 * t)[:, None]).astype(np.float32)
+    prepare(recipe_of({"one": recording_of(samples, 500.0)}), tmp_path)
+    store = Store(tmp_path)
+    record = store.recordings[0]
+    found = store.read(record, 0, record.samples).astype(np.float64)
+
+    with mne.utils.use_log_level("error"):
+        wide = mne.filter.filter_data(samples.T.astype(np.float64), 500.0, 0.1, 75.0)
+        wide = mne.filter.notch_filter(wide, 500.0, 50.0, notch_widths=2.0)
+    expected = resample_poly(wide, 64, 125, axis=1).T
+    assert expected.shape == found.shape == (60 * 256, 2)
+    assert (record.mains, record.native_sfreq) == (50.0, 500.0)
+    inner = slice(20 * 256, 40 * 256)
+    half_a_step = np.spacing(np.abs(expected[inner]).astype(np.float16)).astype(np.float64) / 2
+    off = np.abs(found[inner] - expected[inner]) - half_a_step
+    assert off.max() <= 0.01  # microvolts, for the filters in float32; measured 0.0035
+
+
+def flat_and_good():
+    samples = np.random.default_rng(1).normal(0, 20, (2000, 3)).astype(np.float32)
+    flat = samples.copy()
+    flat[:, 1] = 7.0
+    return {"flat": recording_of(flat, 250.0), "good": recording_of(samples, 250.0)}
+
+
+@pytest.mark.parametrize(
+    ("quality", "channels", "skipped"),
+    [
+        ("keep", {"flat": ("Fp1", "Fp2", "Cz"), "good": ("Fp1", "Fp2", "Cz")}, {}),
+        ("drop", {"flat": ("Fp1", "Cz"), "good": ("Fp1", "Fp2", "Cz")}, {}),
+        ("refuse", {"good": ("Fp1", "Fp2", "Cz")}, {"flat": "quality"}),
+    ],
+)
+def test_flat_channels(tmp_path, quality, channels, skipped):
+    found = prepare(recipe_of(flat_and_good()), tmp_path, Choices(quality=quality))
+    store = Store(tmp_path)
+    assert {record.id: record.channels for record in store.recordings} == channels
+    assert found.skipped == skipped
+    for record in store.recordings:
+        assert record.quality["flat"] == (record.id == "flat")
+    if quality == "drop":  # the columns that stay are the right ones
+        both = [store.read(store.number(id), 500, 1500) for id in ("flat", "good")]
+        np.testing.assert_array_equal(both[0], both[1][:, [0, 2]])
+
+
+def test_only_listed_events_reach_the_store(tmp_path):
+    events = (Event(1.0, 0.5, "listed"), Event(2.0, 0.0, f"{CANARY} seen by Dr Who"), Event(3.0, 0.0, "Listed"))
+    samples = np.random.default_rng(1).normal(0, 20, (2000, 2)).astype(np.float32)
+    prepare(recipe_of({"one": recording_of(samples, 250.0, events)}, events=("listed",)), tmp_path)
+    assert Store(tmp_path).recordings[0].events == (Event(1.0, 0.5, "listed"),)
+    assert CANARY not in str(listing(tmp_path))
+
+
+def test_a_file_that_breaks_its_reader_stops_nothing(tmp_path):
+    def broken(error, _):
+        raise error
+
+    good = flat_and_good()
+    errors = {
+        "a": ZeroDivisionError("x"),
+        "b": RecordingError("cut", "x"),
+        "c": MemoryError(),
+        "d": InputError("x"),
+        "e": ConfigError("x"),
+    }
+    items = [Item(name, partial(broken, error)) for name, error in errors.items()]
+    items += [Item(name, lambda _, found=found: found) for name, found in good.items()]
+    found = prepare(Recipe("mixed", "", lambda: iter(items), own_ids=True, mains=50.0), tmp_path)
+    assert found.recordings == 2
+    assert found.skipped == {
+        "a": "reader_zerodivisionerror",
+        "b": "cut",
+        "c": "reader_memoryerror",
+        "d": "input",
+        "e": "reader_configerror",
+    }
+
+
+def test_a_store_that_cannot_be_written_stops_the_run(tmp_path):
+    def full(_):
+        raise StoreError("the disk is full")
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        prepare(Recipe("full", "", lambda: iter([Item("a", full)]), own_ids=True), tmp_path)
+    assert Store(tmp_path).skipped() == {}
+
+
+# Kills
+
+
+def committed(folder):
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
+
+
+def living(group):
+    """Processes of a group that are more than a corpse."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(pgrp) == group and state != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+def kill_main(pack, folder, seed):
+    """Prepare and be killed, over and over; every fourth time with workers, once of these the first process alone."""
+    rng = random.Random(seed)
+    recipe = openeeg(Path(pack))
+    folder = Path(folder)
+    midway = 0
+    for kill in range(KILLS):
+        workers, alone = 2 if kill % 4 == 0 else 0, kill % 8 == 4
+        target = committed(folder) + (3 if alone else rng.randrange(5))  # alone: when workers are at work for certain
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setpgid(0, 0)
+                prepare(recipe, folder, workers=workers)
+            finally:
+                os._exit(0)
+        os.setpgid(child, child)  # here, too: whoever comes first
+        while committed(folder) < target:
+            time.sleep(0.001)
+        time.sleep(0.02 * rng.random())
+        (os.kill if alone else os.killpg)(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, "it was done before"
+        end = time.monotonic() + 60
+        while living(child):  # workers see that nobody is left to give them work
+            if time.monotonic() > end:
+                os.killpg(child, signal.SIGKILL)
+                raise AssertionError("workers outlive the first process")
+            time.sleep(0.02)
+        if (folder / "store.json").exists():
+            store = Store(folder)
+            store.verify(full=True)
+            midway += len(store.recordings) > 0
+    found = prepare(recipe, folder, workers=0)
+    print(json.dumps([midway, found.recordings, found.hash, found.skipped]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_killed_at_random_moments(tmp_path):
+    pack = tmp_path / "pack"
+    rows = ["record,file,subject"]
+    pack.mkdir()
+    for number in range(200):
+        rows.append(f"r{number},r{number}.npz,s{number}")
+        counts = np.random.default_rng(number).integers(0, 256, (3, 4000), dtype=np.uint8)
+        write_record(pack / f"r{number}.npz", lo=counts, hi=counts * 0)
+        if number % 9 == 4:
+            (pack / f"r{number}.npz").write_bytes(b"PK no zip")
+    write_lines(pack / "index.csv", rows)
+    expected = prepare(openeeg(pack), tmp_path / "whole")
+    seed = random.randrange(1 << 30)
+    store = tmp_path / "store"
+    store.mkdir()
+    code = f"import test_prepare; test_prepare.kill_main({str(pack)!r}, {str(store)!r}, {seed})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(TESTS)}
+    )
+    assert done.returncode == 0, (seed, done.stderr)
+    midway, recordings, hash, skipped = json.loads(done.stdout.splitlines()[-1])
+    assert midway > KILLS / 2, seed
+    assert (recordings, hash, skipped) == (expected.recordings, expected.hash, expected.skipped), seed
+    assert (store / "skipped.csv").read_bytes() == (tmp_path / "whole" / "skipped.csv").read_bytes()
+
+
+def test_a_worker_that_dies_is_one_line_and_loses_nothing(pack, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("CEREBRO_FAULT", "after-line:a_02")
+    with pytest.raises(StoreError, match="a worker process died; what was stored is safe: run the same command again"):
+        prepare(openeeg(pack), tmp_path, workers=1)
+    monkeypatch.delenv("CEREBRO_FAULT")
+    assert 0 < committed(tmp_path) < len(STORED)
+    assert prepare(openeeg(pack), tmp_path).hash == whole[1].hash
+
+
+# Privacy and the command
+
+
+def write_edf(path, name, seed, cut=None):
+    """An EDF file with canaries wherever a header has room for one."""
+    import datetime
+
+    import edfio
+
+    rng = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    edfio.Edf(
+        [
+            edfio.EdfSignal(rng.normal(0, 30, 2000), 250, label=label, physical_dimension="uV")
+            for label in ("Fp1", "Cz")
+        ],
+        patient=edfio.Patient(code=f"{CANARY}code", name=name, birthdate=datetime.date(1931, 3, 9)),
+        recording=edfio.Recording(
+            hospital_administration_code=f"{CANARY}hospital",
+            investigator_technician_code=f"{CANARY}dr",
+            equipment_code=f"{CANARY}amp",
+            startdate=datetime.date(1999, 8, 7),
+        ),
+        annotations=[edfio.EdfAnnotation(1, None, "listed"), edfio.EdfAnnotation(2, None, f"{CANARY} fell asleep")],
+    ).write(path)
+    if cut is not None:
+        path.write_bytes(path.read_bytes()[:cut])
+
+
+def write_edfs(folder):
+    for number in range(3):
+        write_edf(folder / f"{CANARY}_doe" / f"{CANARY}_{number}.edf", f"{CANARY}_jane", number)
+    write_edf(folder / f"{CANARY}_cut" / f"{CANARY}_4.edf", f"{CANARY}_cut", 4, cut=300)
+    write_edf(folder / f"{CANARY}_boom" / f"{CANARY}_boom.edf", f"{CANARY}_boom", 5)
+    return folder
+
+
+def open_fake(path, policy):
+    if "boom" in path.name:
+        raise ZeroDivisionError(f"{path} of {CANARY}")
+    warnings.warn(f"{path} of {CANARY}", stacklevel=1)
+    return open_edf(path, policy)
+
+
+def find_fake(folder):
+    for path in sorted(folder.glob("**/*.edf")):
+        labels = {"task": (Interval(0.0, 5.0, "train", "yes"),)}
+        name = path.relative_to(folder).as_posix()
+        yield Item(name, partial(open_fake, path), path.parent.name, labels, ("listed",), size=path.stat().st_size)
+
+
+def fake(folder):
+    """A corpus whose names must not be seen, and that nobody ran on real files."""
+    return Recipe("fake", "EDF files of the tests", partial(find_fake, folder), mains=50.0)
+
+
+COMMAND = """
+import sys, test_prepare
+from cerebro_eeg import cli
+from cerebro_eeg.data import datasets
+datasets.RECIPES["fake"] = test_prepare.fake
+sys.exit(cli.main())
+"""
+
+
+def command(*args, home, **env):
+    env = os.environ | {"PYTHONPATH": str(TESTS), "XDG_CONFIG_HOME": str(home)} | env
+    return subprocess.run([sys.executable, "-c", COMMAND, *map(str, args)], capture_output=True, text=True, env=env)
+
+
+def everything_in(folder):
+    """Names and bytes of all that lies in a folder."""
+    return b"\n".join(str(p).encode() + (p.read_bytes() if p.is_file() else b"") for p in folder.rglob("*"))
+
+
+def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
+    source, home = write_edfs(tmp_path / f"{CANARY}_source"), tmp_path / "home"
+    assert CANARY.encode() in everything_in(source)
+    done = command("prepare", "fake", source, "--out", tmp_path / "store", "--workers", 2, home=home)
+    assert done.returncode == 6, done.stderr
+    key_file = home / "cerebro-eeg" / "key"
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    key = keys.read_key(key_file)
+    for text in (done.stdout.encode(), done.stderr.encode(), everything_in(tmp_path / "store"), everything_in(home)):
+        for word in (CANARY, "jane", "doe", "boom", "1931", "1999", str(source)):
+            assert word.encode() not in text.replace(str(tmp_path).encode(), b""), word
+    assert key.hex() not in done.stdout + done.stderr
+    assert key.hex().encode() not in everything_in(tmp_path / "store")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "fake was never run on the real corpus, only on files made after its description"
+    assert "5 recordings to prepare" in lines[1]
+    assert "of disk and" in lines[2]
+    assert lines[-1].startswith("5/5 recordings, ")
+    assert "reader_zerodivisionerror 1" in done.stdout
+
+    store = Store(tmp_path / "store")
+    assert store.info.key_check == keys.key_check(key)
+    names = [f"{CANARY}_doe/{CANARY}_{number}.edf" for number in range(3)]
+    assert {record.id for record in store.recordings} == {keys.make_id(key, "recording", name) for name in names}
+    assert {record.subject for record in store.recordings} == {keys.make_id(key, "subject", f"{CANARY}_doe")}
+    assert all([event.name for event in record.events] == ["listed"] for record in store.recordings)
+    assert len(store.skipped()) == 2
+
+    monkeypatch.setitem(RECIPES, "fake", fake)
+    monkeypatch.chdir(source)
+    again = ["prepare", "fake", ".", "--out", "../store"]
+    assert cli.main([*again, "--key", str(key_file), "--show-paths"]) == 6
+    shown = capsys.readouterr().out
+    assert f"{CANARY}_cut/{CANARY}_4.edf" in shown
+    assert "nothing to do: 5 recordings had been stored or skipped before" in shown
+    assert cli.main([*again, "--key", "../key2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "key_check is" in line
+    assert CANARY not in line
+
+
+def test_two_keys_give_other_ids(tmp_path):
+    source = write_edfs(tmp_path / "source")
+    found = []
+    for number in range(2):
+        with warnings.catch_warnings():
+            made = prepare(fake(source), tmp_path / f"store{number}", key_file=tmp_path / f"key{number}")
+        store = Store(tmp_path / f"store{number}")
+        ids = {record.id for record in store.recordings} | set(made.skipped)
+        found.append((ids, {record.subject for record in store.recordings}, {store.info.key_check}))
+    for one, two in zip(*found, strict=True):
+        assert len(one) == len(two)
+        assert not one & two
+
+
+def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
+    done = command("prepare", "openeeg", pack, "--out", tmp_path / "store", "--workers", 0, "--json", home=tmp_path)
+    assert done.returncode == 6
+    assert json.loads(done.stdout) == {
+        "dataset": "openeeg",
+        "part": "1/1",
+        "recordings": len(STORED),
+        "hours": pytest.approx(whole[1].hours),
+        "montages": {"2": 3, "3": 8},
+        "skipped": {"channels": 1, "empty": 1, "format": 2, "rate": 1, "subject": 1, "unit": 1},
+        "hash": whole[1].hash,
+        "done": len(STORED) + len(SKIPPED),
+        "done_before": 0,
+    }
+    assert str(tmp_path) not in done.stdout + done.stderr
+    assert not (tmp_path / "cerebro-eeg").exists()  # this corpus keeps its own ids: it needs no key
+
+    good = str(write_pack(tmp_path / "good"))
+    args = ["prepare", "openeeg", good, "--out", str(tmp_path / "fine"), "--part", "1/2", "--workers", "0"]
+    assert cli.main(args) == 0
+    out, err = capsys.readouterr()
+    assert "of part 1/2 done now, 0 before" in out
+    assert "skipped" not in out
+    assert str(tmp_path) not in out + err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["openneg", "."], 2, "there is no recipe 'openneg' (did you mean 'openeeg'?); the recipes are openeeg"),
+        (["openeeg", "."], 3, "the folder has no index.csv"),
+        (["openeeg", ".", "--part", "1of3"], 2, "part is '1of3'; expected k/n, such as 3/100"),
+        (["openeeg", ".", "--workers", "-2"], 2, "workers is -2"),
+        (["openeeg", ".", "--mains", "0"], 2, "mains is 0"),
+        (["openeeg", ".", "--quality", "best"], 2, "see cerebro-eeg prepare --help"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, args, code, words):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["prepare", *args, "--out", "store"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert words in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_help(capsys):
+    assert cli.main(["prepare", "--help"]) == 0
+    text = capsys.readouterr().out
+    for word in ("DATASET", "SOURCE", "--out", "--part", "--workers", "--quality", "keep,drop,refuse", "--show-paths"):
+        assert word in text
+
+
+def open_slowly(number, policy):
+    time.sleep(0.05)
+    return recording_of(np.random.default_rng(number).normal(0, 20, (500, 2)).astype(np.float32), 250.0)
+
+
+def find_slow():
+    return (Item(f"r{number}", partial(open_slowly, number), size=10) for number in range(200))
+
+
+def slow(folder):
+    return Recipe("slow", "takes its time", find_slow, own_ids=True, mains=50.0, tried_on_real_files=True)
+
+
+def test_an_interrupt_is_one_line(tmp_path):
+    code = COMMAND.replace('"fake"] = test_prepare.fake', '"slow"] = test_prepare.slow')
+    args = [sys.executable, "-c", code, "prepare", "slow", ".", "--out", str(tmp_path / "store"), "--workers", "2"]
+    env = os.environ | {"PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:
+        end = time.monotonic() + 60
+        while committed(tmp_path / "store") < 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "cerebro-eeg: interrupted"
+    assert "Traceback" not in said
+    assert 2 <= committed(tmp_path / "store") < 200
