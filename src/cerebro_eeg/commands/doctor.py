@@ -18,7 +18,8 @@ from cerebro_eeg import __version__
 REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro")
 
 OPTIONAL = {  # distribution -> import name, what it is for
-    "mne": ("mne", "chs_info and montages to give to the model"),
+    "mne": ("mne", "reading other formats than EDF, BDF and tables (extra: formats)"),
+    "pyxdf": ("pyxdf", "reading XDF (extra: formats)"),
     "triton": ("triton", "torch.compile on CUDA"),
     "braindecode": ("braindecode", "its models beside ours; never needed"),
 }

@@ -31,7 +31,7 @@ Task = Literal["classification", "regression"]
 Unit = Literal["uV", "mV", "V"]
 
 
-class Cerebro(nn.Module):
+class Cerebro(hub.Shareable, nn.Module):
     """CEReBrO with a linear head on its pooled tokens, or without one as a feature extractor.
 
     Parameters
@@ -269,22 +269,6 @@ class Cerebro(nn.Module):
                 kind = type(self.final_layer).__name__
                 raise ConfigError(f"final_layer is a {kind}; a checkpoint holds one linear layer: use reset_head")
         return Header(config, head=head, training=self.training_record)
-
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
-        return hub.write_folder(folder, self, self.header)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool | None = None,
-        token: str | bool | None = None,
-        revision: str | None = None,
-        commit_message: str = hub.COMMIT,
-    ) -> str:
-        """Upload the model to the Hugging Face Hub; returns the commit's address."""
-        return hub.push(repo_id, self, self.header, private, token, revision, commit_message)
 
     @classmethod
     def from_pretrained(

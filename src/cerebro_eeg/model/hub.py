@@ -190,3 +190,30 @@ def _one_line(what: str) -> Iterator[None]:
         told = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
         reason = " ".join(str(told).split()) or type(told).__name__
         raise CheckpointError(f"{what}: {reason}") from error
+
+
+class Shareable:
+    """What every model can do with folders and the Hub, once it says what a checkpoint of it must know."""
+
+    @property
+    def header(self) -> Header:
+        """What a checkpoint of this model says about it."""
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
+        assert isinstance(self, nn.Module)
+        return write_folder(folder, self, self.header)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str = COMMIT,
+    ) -> str:
+        """Upload the model to the Hugging Face Hub; returns the commit's address."""
+        assert isinstance(self, nn.Module)
+        return push(repo_id, self, self.header, private, token, revision, commit_message)

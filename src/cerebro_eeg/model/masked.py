@@ -63,7 +63,7 @@ class Decoder(Stack):
         start_linear_layers(self)
 
 
-class MaskedCerebro(nn.Module):
+class MaskedCerebro(hub.Shareable, nn.Module):
     """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
@@ -108,22 +108,6 @@ class MaskedCerebro(nn.Module):
     def header(self) -> Header:
         """What a checkpoint of this model says about it."""
         return Header(self.config, self.objective, training=self.training_record)
-
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Write ``model.safetensors``, ``config.json`` and a model card into ``folder``."""
-        return hub.write_folder(folder, self, self.header)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool | None = None,
-        token: str | bool | None = None,
-        revision: str | None = None,
-        commit_message: str = hub.COMMIT,
-    ) -> str:
-        """Upload the model to the Hugging Face Hub; returns the commit's address."""
-        return hub.push(repo_id, self, self.header, private, token, revision, commit_message)
 
     @classmethod
     def from_pretrained(
