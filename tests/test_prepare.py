@@ -22,7 +22,8 @@ from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
 from cerebro_eeg.data.storing import keys
-from cerebro_eeg.data.storing.prepare import Choices, Job, prepare, settings
+from cerebro_eeg.data.storing.job import Choices, Job, settings
+from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.stored import Interval, StoredSegment

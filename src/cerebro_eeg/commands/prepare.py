@@ -115,6 +115,7 @@ def prepare(
     """
     from cerebro_eeg.data.datasets import RECIPES
     from cerebro_eeg.data.storing import prepare as preparation
+    from cerebro_eeg.data.storing.job import Choices
 
     if dataset not in RECIPES:
         raise ConfigError(
@@ -126,7 +127,7 @@ def prepare(
         raise ConfigError(f"mains is {mains:g}; expected a frequency in Hz, such as 50 or 60")
     count = len(os.sched_getaffinity(0)) if workers == -1 and hasattr(os, "sched_getaffinity") else workers
     count = count if count >= 0 else os.cpu_count() or 1
-    choices = preparation.Choices(mains=mains, quality=quality)
+    choices = Choices(mains=mains, quality=quality)
     numbers = _read_part(part)
     recipe = RECIPES[dataset](source)
     report = _Report(recipe, count)

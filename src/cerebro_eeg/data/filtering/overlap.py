@@ -35,9 +35,8 @@ class ZeroPhase:
         self._reach, self._margin = reach(plan), margin(plan)
         self._lead = self._margin // plan.down * plan.up
         rows = -(-channels // LANES) * LANES
-        columns = (
-            self._sizes[-1] + self._reach
-        ) // 32 * 32 + 48  # rows that start a power of two apart share cache lines
+        # Not a power of two: rows that start one apart share cache lines.
+        columns = (self._sizes[-1] + self._reach) // 32 * 32 + 48
         self._buffer = np.zeros((rows, columns), np.float32)
         self._rows = np.empty((channels, kernel(plan, self._sizes[-1]).new_size // 32 * 32 + 48), np.float32)
         # Whole microvolts that were taken off each channel, so that an offset does not cost the digits of the signal.
