@@ -57,7 +57,7 @@ def same_state(model, other):
 def rewritten(path, source, change):
     """A copy of a checkpoint after ``change(parts, tensors)``, with sums that match again unless it changes them."""
     header, tensors = read(source)
-    parts = {"format": "cerebro-eeg", "version": "1", "config": header.to_dict()}
+    parts = {"format": "cerebro-eeg", "version": "2", "config": header.to_dict()}
     change(parts, tensors)
     if not isinstance(parts["config"], str):
         parts["config"] = json.dumps(parts["config"])
@@ -536,10 +536,29 @@ def test_config_that_is_no_object_is_refused_though_its_sum_matches(text, folder
     refused(path, "has a config that does not fit")
 
 
-@pytest.mark.parametrize("version", ["2", "0", "", "1.0", "next\nline" * 50])
+def test_version_1_has_no_threshold(tmp_path):
+    """What the first release wrote is read: its head is as before, and knows no threshold."""
+    model = Cerebro(2, config=small(), n_times=40)
+    model.save_pretrained(tmp_path / "new")
+
+    def older(parts, _):
+        parts["version"] = "1"
+        del parts["config"]["head"]["threshold"]
+
+    path = rewritten(tmp_path / "old.safetensors", tmp_path / "new" / WEIGHTS, older)
+    again = Cerebro.from_pretrained(path)
+    assert again.head == model.header.head
+    assert same_state(again, model)
+    path = rewritten(
+        tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, lambda parts, _: parts["config"]["head"].pop("threshold")
+    )
+    refused(path, "threshold")
+
+
+@pytest.mark.parametrize("version", ["3", "0", "", "1.0", "next\nline" * 50])
 def test_other_version_is_refused(version, folder, tmp_path):
     path = rewritten(tmp_path / "m.safetensors", folder / WEIGHTS, lambda parts, _: parts.update(version=version))
-    line = refused(path, "this cerebro-eeg reads version '1'", "install the release that wrote it")
+    line = refused(path, "this cerebro-eeg reads versions 1 and 2", "install the release that wrote it")
     assert f"of version {version!r:.20};" in line
 
 
@@ -605,7 +624,7 @@ def test_other_file_is_refused(data, tmp_path):
 def test_type_that_torch_does_not_know_is_refused(folder, tmp_path):
     text = json.dumps(
         {
-            "__metadata__": {"format": "cerebro-eeg", "version": "1", **_config_of(folder)},
+            "__metadata__": {"format": "cerebro-eeg", "version": "2", **_config_of(folder)},
             "t": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]},
         }
     ).encode()

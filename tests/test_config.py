@@ -107,7 +107,8 @@ def test_schema_is_frozen():
         "decoder_width": None,
         "decoder_heads": None,
     }
-    assert to_dict(HeadConfig(2)) == {"n_outputs": 2, "task": "classification", "names": [], "samples": None}
+    head = {"n_outputs": 2, "task": "classification", "names": [], "samples": None, "threshold": None}
+    assert to_dict(HeadConfig(2)) == head
     assert to_dict(Training()) == {"steps": 0, "windows": 0, "electrode_windows": {}, "data": []}
     assert to_dict(Source("s")) == {"name": "s", "windows": 0, "hours": 0.0, "sha256": "", "licence": ""}
 

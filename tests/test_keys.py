@@ -1,7 +1,8 @@
-"""Keys: private, the same every time, whole whoever makes them, and one line where a file is none."""
+"""Keys and the private map: for their owner alone, outside of stores, whole, and one line where a file is none."""
 
 import hashlib
 import hmac
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import sys
 import pytest
 
 from cerebro_eeg.data.storing import keys
-from cerebro_eeg.errors import InputError
+from cerebro_eeg.data.storing.private_map import add_to_map, read_map
+from cerebro_eeg.errors import ConfigError, InputError
 
 RACE = """
 import os, sys
@@ -124,3 +126,84 @@ def test_ids_are_keyed_hashes():
     assert len(found) == 8
     assert keys.key_check(key) != keys.key_check(other)
     assert keys.key_check(key) == keys.key_check(bytes(32))
+
+
+# The private map
+
+FIRST = {"recordings": {"r1": "jane/one.edf"}, "subjects": {"s1": "jane"}}
+SECOND = {"recordings": {"r2": "joe/two.edf", "r1": "jane/one.edf"}, "subjects": {"s2": "joe"}}
+BOTH = {"recordings": {"r1": "jane/one.edf", "r2": "joe/two.edf"}, "subjects": {"s1": "jane", "s2": "joe"}}
+
+
+def test_the_map_is_merged_and_for_its_owner_alone(tmp_path):
+    path = tmp_path / "new" / "map.json"
+    before = os.umask(0)
+    try:
+        add_to_map(path, FIRST)
+        assert path.stat().st_mode & 0o777 == 0o600
+        add_to_map(path, SECOND)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text()) == read_map(path) == BOTH
+    assert os.listdir(path.parent) == ["map.json"]
+    stamp = path.stat().st_mtime_ns, path.stat().st_ino
+    add_to_map(path, FIRST)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == stamp
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
+def test_a_map_that_others_can_read_is_refused(tmp_path, mode):
+    path = tmp_path / "map.json"
+    add_to_map(path, FIRST)
+    path.chmod(mode)
+    content = path.read_bytes()
+    for call in (lambda: read_map(path), lambda: add_to_map(path, SECOND)):
+        with pytest.raises(InputError, match=f"mode {mode:04o}: others can read it; chmod 600 it") as caught:
+            call()
+        assert str(tmp_path) not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"recordings": {}, "subjects": []}', b"\xff", b"jane,doe\n", b"7"]
+)
+def test_another_file_is_no_map_and_stays(tmp_path, content):
+    path = tmp_path / "jane.csv"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(InputError, match="the map file cannot be used") as caught:
+        add_to_map(path, FIRST)
+    assert "jane" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_a_map_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    path = tmp_path / "map.json"
+    add_to_map(path, FIRST)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="cannot be written: No space left on device; name another") as caught:
+        add_to_map(path, SECOND)
+    assert str(tmp_path) not in str(caught.value)
+    assert read_map(path) == FIRST
+    assert os.listdir(tmp_path) == ["map.json"]
+
+
+def test_private_files_lie_outside_of_the_store(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    (tmp_path / "link").symlink_to(store)
+    for path in (
+        store / "map.json",
+        store / "deep" / "map.json",
+        tmp_path / "link" / "m",
+        store / "x" / ".." / "m",
+        store,
+    ):
+        with pytest.raises(ConfigError, match="the key would lie inside the store"):
+            keys.check_outside(path, store, "key")
+    for path in (tmp_path / "map.json", tmp_path / "store2" / "m", store / ".." / "m"):
+        keys.check_outside(path, store, "key")

@@ -106,7 +106,7 @@ def test_lay_out_equals_loops_for_any_counts(counts, size):
     total = sum(counts) * size
     flat = torch.arange(total, dtype=torch.float32).to(torch.float16)  # small enough to be exact
     none = torch.zeros(len(counts), dtype=torch.int64)
-    ids = torch.arange(2 * sum(counts)).reshape(-1, 2)
+    ids = torch.arange(1, 2 * sum(counts) + 1).reshape(-1, 2)
     scale = torch.arange(len(counts), dtype=torch.float32)
     step = Step(none.numpy(), none.numpy(), none.numpy())
     batch = lay_out(RawStep(flat, size, tuple(counts), ids, scale, none, None, none, none, step), "cpu")

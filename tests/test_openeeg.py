@@ -10,11 +10,15 @@ import zipfile
 import numpy as np
 import pytest
 
-from cerebro_eeg.data.datasets import RECIPES
+from cerebro_eeg.data.batching.splits import assert_disjoint, check_overlap
+from cerebro_eeg.data.batching.windows import find_windows
+from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.datasets.openeeg import openeeg, read_npz
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Segment
+from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError
 
@@ -120,13 +124,13 @@ def pack(tmp_path):
 
 
 def test_items(pack):
-    recipe = RECIPES["openeeg"](pack)
+    recipe = make_recipe("openeeg", pack, {})
     assert recipe.own_ids
     items = list(recipe.find())
     assert [item.name for item in items] == sorted(row[0] for row in RECORDS)
     assert [item.subject for item in items] == ["a_01", "a_02", "b_01", "neo_x1", "neo_x2"]
     assert [item.size for item in items] == [os.path.getsize(p) for p in sorted(pack.glob("data/*/*.npz"))]
-    assert all(item.events == () for item in items)
+    assert all(item.events is None for item in items)  # public: all of them
 
 
 def test_labels_one_by_one(pack):
@@ -152,9 +156,44 @@ def test_labels_one_by_one(pack):
 def test_tasks(pack):
     assert dict(openeeg(pack).tasks) == {
         "eyes": Task("classification", ("open", "closed"), 5.0, 5.0),
-        "motion_reg": Task("regression", ("label", "label2", "label10"), 2.0, 2.0),
+        "motion_reg": Task("regression", ("label", "label2", "label10"), 2.0, 2.0, "trial"),  # one recording
         "seizure": Task("classification", ("none", "seizure"), 1.0, 1.0),
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "unit"),
+    [
+        (["a_01,train,0,5,0,x", "a_02,test,0,5,1,y"], None),
+        (["a_01,train,0,5,0,x", "b_01,test,0,5,1,y"], None),  # subject 01 of two datasets is two people
+        (["a_01,train,0,5,0,x", "a_03,test,0,5,1,y"], "recording"),  # two recordings of one subject
+        (["a_01,train,0,5,0,x", "a_01,test,5,9,1,y", "a_02,val,0,5,1,y"], "trial"),
+        (["a_01,train,0,5,0,x", "a_01,train,5,9,1,y"], None),
+    ],
+)
+def test_the_split_unit_is_the_strictest_that_holds(pack, rows, unit):
+    with (pack / "index.csv").open("a") as file:
+        file.write("a_03,data/a/a_01.npz,a,01,train\n")
+    write_lines(pack / "tasks" / "more.csv", ["record,split,t0,t1,label,label_name", *rows])
+    recipe = openeeg(pack)
+    assert recipe.split_unit == "subject"
+    assert recipe.tasks["more"].split_unit == unit
+    assert recipe.tasks["eyes"].split_unit is None
+
+
+def test_splits_of_a_store_are_checked_in_the_unit_of_their_task(pack, tmp_path):
+    prepare(openeeg(pack), tmp_path / "store")
+    store = Store(tmp_path / "store")
+
+    def splits(task, *names):
+        return {name: find_windows(store, seconds=1, task=task, split=name) for name in names}
+
+    assert assert_disjoint(splits("eyes", "train", "test")) == "subject"
+    assert assert_disjoint(splits("motion_reg", "train", "val")) == "trial"
+    with pytest.raises(InputError, match="share 1 subjects"):
+        assert_disjoint(splits("motion_reg", "train", "val"), "subject")
+    assert check_overlap(splits("pretrain", "train")["train"], splits("eyes", "test")["test"]).subjects == ()
+    assert check_overlap(splits("pretrain", "train")["train"], store).subjects == ("a_01",)
 
 
 def test_a_blank_name_is_the_label(pack):
@@ -441,6 +480,8 @@ def test_splits_of_the_pack_are_by_subject(open_eeg):
     assert set(recipe.tasks) == set(by_task) - {"pretrain"}
     shared = {subject for subject, found in splits.items() if len(found) > 1}
     assert shared == {"eegmmidb_S001"}  # its README: one subject, split by run
+    units = {name: task.split_unit for name, task in recipe.tasks.items()}
+    assert {name: unit for name, unit in units.items() if unit is not None} == {"mi_s001": "recording"}
     pretrain = by_task["pretrain"]
     assert set(pretrain) == {"train", "val"}
     assert not pretrain["train"] & pretrain["val"]

@@ -1,8 +1,10 @@
 """Preparation: the same store however the work is divided or killed, every source accounted for, nobody named."""
 
+import inspect
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,19 +18,20 @@ import pytest
 
 from cerebro_eeg import cli
 from cerebro_eeg.channels import match
-from cerebro_eeg.data.datasets import RECIPES
+from cerebro_eeg.data.datasets import RECIPES, options_of
 from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
-from cerebro_eeg.data.storing import keys
+from cerebro_eeg.data.storing import keys, workers
 from cerebro_eeg.data.storing.job import Choices, Job, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
+from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.stored import Interval, StoredSegment
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
-from test_openeeg import RECORDS, write_lines, write_pack, write_record
+from test_openeeg import CODES, RECORDS, write_lines, write_pack, write_record
 
 TESTS = Path(__file__).parent
 KILLS = 12
@@ -124,9 +127,9 @@ def test_every_source_is_stored_or_skipped(whole):
 )
 def test_any_division_gives_the_same_store(pack, whole, tmp_path, runs):
     seen = []
-    for workers, part in runs:
+    for processes, part in runs:
         counts = []
-        found = prepare(openeeg(pack), tmp_path, workers=workers, part=part, progress=lambda *c: counts.append(c))  # noqa: B023
+        found = prepare(openeeg(pack), tmp_path, workers=processes, part=part, progress=lambda *c: counts.append(c))  # noqa: B023
         assert [c[0] for c in counts] == list(range(1, len(counts) + 1))
         assert all(c[1] == len(counts) for c in counts)
         if counts:
@@ -157,7 +160,10 @@ def test_labels_segments_and_subjects_survive(pack, whole):
         item = items[record.id]
         assert (record.subject, record.labels) == (item.subject, dict(item.labels))
         assert (record.sfreq, record.source_bytes) == (256.0, item.size)
-        assert record.events == ()
+        expected = next(row for row in RECORDS if row[0] == record.id)[6] if "more" not in record.id else []
+        rate = record.native_sfreq
+        assert record.events == tuple(Event(a / rate, n / rate, CODES.get(str(c), str(c))) for a, n, c in expected)
+    assert [event.name for event in store.recordings[store.number("a_01")].events] == ["rest", "13Hz", "7"]
     neonate = store.recordings[store.number("neo_1")]
     assert neonate.segments == tuple(StoredSegment(256 * i, 256 * i + 256, float(i), True) for i in range(4))
     assert (neonate.channels, neonate.native_sfreq, neonate.upsampled) == (("Fp2-F4", "F4-C4"), 64.0, True)
@@ -205,9 +211,10 @@ def test_wrong_arguments_make_no_store(pack, tmp_path, arguments, words):
 
 def test_settings_do_not_depend_on_the_order_of_a_set(pack, tmp_path):
     recipe = Recipe("x", "", lambda: iter(()), policy=ChannelPolicy(keep={"Fp1", "Cz", "O1", "O2", "Pz"}))
-    made = settings(Job(tmp_path, recipe, Choices(), None))
+    made = settings(Job(tmp_path, recipe, Choices()), [])
     assert made["channels"]["keep"] == ["Cz", "Fp1", "O1", "O2", "Pz"]
-    json.dumps(settings(Job(tmp_path, openeeg(pack), Choices(), None)), allow_nan=False)
+    corpus = openeeg(pack)
+    json.dumps(settings(Job(tmp_path, corpus, Choices()), corpus.find()), allow_nan=False)
 
 
 def test_two_recordings_of_one_id_are_refused(tmp_path):
@@ -221,6 +228,85 @@ def test_two_recordings_of_one_id_are_refused(tmp_path):
 def test_a_corpus_without_recordings_is_refused(tmp_path):
     with pytest.raises(InputError, match="empty finds no recording there"):
         prepare(Recipe("empty", "", lambda: iter(()), own_ids=True), tmp_path)
+
+
+# What a user may choose
+
+
+def tcp_like(seed=1):
+    """Electrodes of which two TCP pairs can be made, both ears, and the samples."""
+    samples = np.random.default_rng(seed).normal(0, 20, (2000, 5)).astype(np.float32)
+    labels = match(["Fp1", "F7", "T7", "A1", "A2"])
+    return samples, Recording(250.0, labels, (Segment(0, len(samples), 0.0),), lambda a, b: samples[a:b])
+
+
+@pytest.mark.parametrize(
+    ("choices", "channels", "where", "value"),
+    [
+        (Choices(), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "as_recorded"),
+        (Choices(reference="average"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "average"),
+        (Choices(reference="linked_ears"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "linked_ears"),
+        (Choices(reference="tcp"), ("Fp1-F7", "F7-T7", "A1-T7"), ("signal", "reference"), "tcp"),
+        (Choices(causal=True), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "filter_phase"), "causal"),
+    ],
+)
+def test_references_and_filters_are_chosen_and_recorded(tmp_path, choices, channels, where, value):
+    recipe = recipe_of({"one": tcp_like()[1]})
+    prepare(recipe, tmp_path / "plain")
+    prepare(recipe, tmp_path / "store", choices)
+    plain, store = Store(tmp_path / "plain"), Store(tmp_path / "store")
+    assert store.recordings[0].channels == channels
+    assert store.info.settings[where[0]][where[1]] == value
+    x, y = (s.read(0, 0, s.recordings[0].samples).astype(np.float64) for s in (plain, store))
+    if choices.causal:  # later, never earlier: an impulse at the middle shows nothing before
+        assert np.abs(x - y).max() > 1
+        return
+    expected = {
+        "as_recorded": x,
+        "average": x - x.mean(1, keepdims=True),
+        "linked_ears": x - x[:, 3:].mean(1, keepdims=True),
+        "tcp": np.stack([x[:, 0] - x[:, 1], x[:, 1] - x[:, 2], x[:, 3] - x[:, 2]], 1),
+    }[value]
+    np.testing.assert_allclose(y, expected, atol=0.15)  # both were rounded to half precision
+
+
+def test_causal_filters_do_not_look_ahead(tmp_path):
+    samples = np.zeros((2560, 2), np.float32)
+    samples[1280] = 1000.0
+    recipe = recipe_of({"one": recording_of(samples, 256.0)})
+    for name, choices in (("zero", Choices()), ("causal", Choices(causal=True))):
+        prepare(recipe, tmp_path / name, choices)
+        before = np.abs(Store(tmp_path / name).read(0, 0, 1270)).max()
+        assert (before > 0.05) == (name == "zero")
+
+
+def find_labelled(labels, positions=None):
+    def opened(policy):
+        found = policy.match(labels, positions)
+        samples = np.random.default_rng(1).normal(0, 20, (2000, len(found.channels))).astype(np.float32)
+        return Recording(250.0, found, (Segment(0, 2000, 0.0),), lambda a, b: samples[a:b])
+
+    return Recipe("labelled", "", lambda: iter([Item("one", opened)]), own_ids=True, mains=50.0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "choices", "channels"),
+    [
+        (["Fp1", "Nose"], Choices(), None),
+        (["Fp1", "Nose"], Choices(unknown="drop"), 1),
+        (["Fp1", "Cz", "O1"], Choices(max_channels=2), None),
+        (["Fp1", "Cz", "O1"], Choices(max_channels=2, too_many="nearest"), 2),
+    ],
+)
+def test_policies_of_channels_are_chosen_and_recorded(tmp_path, labels, choices, channels):
+    found = prepare(find_labelled(labels), tmp_path, choices)
+    assert found.skipped == ({"one": "channels"} if channels is None else {})
+    assert [len(record.channels) for record in Store(tmp_path).recordings] == [channels][: channels is not None]
+    recorded = Store(tmp_path).info.settings["channels"]
+    assert recorded["unknown"] == (choices.unknown or "error")
+    assert (recorded["max_channels"], recorded["too_many"]) == (choices.max_channels or 64, choices.too_many or "error")
+    with pytest.raises(ConfigError, match=r"channels\.max_channels is .*; channels\.unknown is "):
+        prepare(find_labelled(labels), tmp_path, Choices(unknown="nearest", max_channels=3))
 
 
 # Signals
@@ -414,13 +500,178 @@ def test_killed_at_random_moments(tmp_path):
     assert (store / "skipped.csv").read_bytes() == (tmp_path / "whole" / "skipped.csv").read_bytes()
 
 
-def test_a_worker_that_dies_is_one_line_and_loses_nothing(pack, whole, tmp_path, monkeypatch):
+def test_a_worker_that_dies_loses_nothing(pack, whole, tmp_path, monkeypatch):
     monkeypatch.setenv("CEREBRO_FAULT", "after-line:a_02")
-    with pytest.raises(StoreError, match="a worker process died; what was stored is safe: run the same command again"):
-        prepare(openeeg(pack), tmp_path, workers=1)
-    monkeypatch.delenv("CEREBRO_FAULT")
-    assert 0 < committed(tmp_path) < len(STORED)
-    assert prepare(openeeg(pack), tmp_path).hash == whole[1].hash
+    counts = []
+    found = prepare(openeeg(pack), tmp_path, workers=1, progress=lambda *c: counts.append(c))
+    assert (found.hash, found.skipped) == (whole[1].hash, SKIPPED)
+    assert [c[0] for c in counts] == list(range(1, len(STORED) + len(SKIPPED) + 1))
+    assert counts[-1][2] == counts[-1][3]
+    assert committed(tmp_path) == len(STORED)  # nothing twice
+
+
+def open_or_die(path, policy):
+    if "die" in path.name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return open_edf(path, policy)
+
+
+def find_deadly(folder):
+    for path in sorted(folder.glob("*.edf")):
+        yield Item(path.stem, partial(open_or_die, path), "s", size=path.stat().st_size)
+
+
+def deadly(folder):
+    return Recipe("deadly", "files that kill who reads them", partial(find_deadly, folder), own_ids=True, mains=50.0)
+
+
+def test_a_file_that_kills_its_worker_is_skipped(tmp_path):
+    names = ["a", "b", "die1", "c", "die2", "d", "e", "f"]
+    for number, name in enumerate(names):
+        write_edf(tmp_path / "files" / f"{name}.edf", "X", number)
+    counts = []
+    found = prepare(deadly(tmp_path / "files"), tmp_path / "store", workers=2, progress=lambda *c: counts.append(c))
+    assert found.skipped == {"die1": "crash", "die2": "crash"}
+    assert {record.id for record in Store(tmp_path / "store").recordings} == set("abcdef")
+    assert [c[0] for c in counts] == list(range(1, len(names) + 1))
+    assert committed(tmp_path / "store") == 6
+    again = prepare(deadly(tmp_path / "files"), tmp_path / "store", workers=2)
+    assert (again.hash, again.skipped, again.done_before) == (found.hash, found.skipped, len(names))
+
+
+def test_workers_that_cannot_begin_blame_no_file(tmp_path, monkeypatch):
+    write_edf(tmp_path / "files" / "a.edf", "X", 0)
+    monkeypatch.setattr(workers, "_start", os.abort)
+    with pytest.raises(StoreError, match="worker processes die before they begin"):
+        prepare(deadly(tmp_path / "files"), tmp_path / "store", workers=1)
+    assert Store(tmp_path / "store").skipped() == {}
+
+
+# Going on
+
+
+def failing_then_not(tmp_path, error):
+    """A corpus of one good file and one that fails until a flag is there."""
+
+    def fickle(_):
+        if not (tmp_path / "flag").exists():
+            raise error
+        return flat_and_good()["good"]
+
+    items = [Item("good", lambda _: flat_and_good()["good"]), Item("fickle", fickle)]
+    return Recipe("fickle", "", lambda: iter(items), own_ids=True, mains=50.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retry"),
+    [
+        (OSError(5, "Input/output error"), "reader_oserror", False),
+        (PermissionError(13, "Permission denied"), "reader_oserror", False),
+        (MemoryError(), "reader_memoryerror", False),
+        (RecordingError("unreadable", "x"), "unreadable", False),
+        (RecordingError("cut", "x"), "cut", True),
+        (ZeroDivisionError(), "reader_zerodivisionerror", True),
+    ],
+)
+def test_what_was_skipped_is_tried_again(tmp_path, error, code, retry):
+    recipe, folder = failing_then_not(tmp_path, error), tmp_path / "store"
+    for _ in range(2):  # a second failure is the same
+        found = prepare(recipe, folder)
+        assert (found.skipped, found.recordings) == ({"fickle": code}, 1)
+        assert (folder / "skipped.csv").read_text() == f"id,reason\nfickle,{code}\n"
+    (tmp_path / "flag").touch()
+    found = prepare(recipe, folder)
+    assert found.skipped == ({"fickle": code} if retry else {})
+    assert found.done_before == (2 if retry else 1)
+    found = prepare(recipe, folder, retry=True)
+    assert (found.skipped, found.recordings) == ({}, 2)
+    assert (folder / "skipped.csv").read_text() == "id,reason\n"
+    (tmp_path / "flag").touch()
+    assert found.hash == prepare(recipe, tmp_path / "fresh").hash
+
+
+def test_a_new_reason_takes_the_place_of_the_old(tmp_path):
+    errors = [RecordingError("cut", "x"), RecordingError("unit", "x")]
+
+    def bad(_):
+        raise errors[0]
+
+    recipe = Recipe("bad", "", lambda: iter([Item("a", bad), Item("b", bad)]), own_ids=True)
+    for part in ((1, 2), (2, 2)):
+        prepare(recipe, tmp_path, part=part)
+    del errors[0]
+    assert set(prepare(recipe, tmp_path).skipped.values()) == {"cut"}
+    assert set(prepare(recipe, tmp_path, retry=True).skipped.values()) == {"unit"}  # "cut" would come first by name
+
+
+def test_what_is_forgotten_counts_as_not_tried(tmp_path):
+    with SkipLog(tmp_path, "w0") as log, SkipLog(tmp_path, "w1") as other:
+        for id in "abc":
+            log.add(id, "cut")
+        other.add("a", "unit")
+        with pytest.raises(ConfigError):
+            log.add("d", "forgotten")
+    with SkipLog(tmp_path, "w1"):  # at work: what it has tried just now stays
+        forget(tmp_path, {"a", "b", "x"})
+    assert read_skipped(tmp_path) == {"a": "unit", "c": "cut"}
+    whole = (tmp_path / "w0.skipped.csv").read_bytes()
+    assert whole == b"a,cut\nb,cut\nc,cut\na,forgotten\nb,forgotten\n"
+    forget(tmp_path, {"b"})
+    forget(tmp_path, ())
+    assert (tmp_path / "w0.skipped.csv").read_bytes() == whole
+    with SkipLog(tmp_path, "w0") as log:
+        log.add("b", "cut")
+    assert read_skipped(tmp_path) == {"a": "unit", "b": "cut", "c": "cut"}
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "words"),
+    [
+        ("tasks/eyes.csv", "0.0,6.0,1,closed", "0.0,6.0,0,open", "other labels of task 'eyes' (1: a_01)"),
+        ("tasks/eyes.csv", "0.0,6.0", "0.0,5.5", "other labels of task 'eyes' (1: a_01)"),
+        ("tasks/eyes.csv", "a_02,02,test", "a_02,02,val", "other labels of task 'eyes' (1: a_02)"),
+        ("tasks/motion_reg.csv", "0.5,", "0.6,", "other labels of task 'motion_reg' (1: b_01)"),
+        ("pretrain.csv", "a_01,train,12.0", "a_02,train,9.0", "other labels of task 'pretrain' (2: a_01, a_02)"),
+        ("index.csv", ",neo,x2,", ",neo,x3,", "another subject (1: neo_2)"),
+    ],
+)
+def test_tables_that_were_edited_are_noticed(tmp_path, table, old, new, words):
+    pack = write_pack(tmp_path / "pack")
+    prepare(openeeg(pack), tmp_path / "store")
+    before = listing(tmp_path / "store")
+    text = (pack / table).read_text()
+    assert old in text
+    (pack / table).write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        prepare(openeeg(pack), tmp_path / "store")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert listing(tmp_path / "store") == before
+
+
+def test_sources_that_changed_or_went_are_noticed_and_new_ones_are_added(tmp_path):
+    pack = write_pack(tmp_path / "pack")
+    first = prepare(openeeg(pack), tmp_path / "store")
+    add_record(pack, "more_1")
+    assert prepare(openeeg(pack), tmp_path / "store").recordings == first.recordings + 1
+    add_record(pack, "more_2", lo=np.ones((3, 100), np.uint8), hi=np.zeros((3, 100), np.uint8))
+    path = pack / "data" / "more_1.npz"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"more")
+    with pytest.raises(ConfigError, match=r"another size of the source \(1: more_1\)"):
+        prepare(openeeg(pack), tmp_path / "store")
+    path.write_bytes(whole)
+    lines = [line for line in (pack / "index.csv").read_text().splitlines() if "more_1" not in line]
+    write_lines(pack / "index.csv", lines)
+    with pytest.raises(ConfigError, match=r"the source is not found any more \(1: more_1\)"):
+        prepare(openeeg(pack), tmp_path / "store")
+
+
+def test_other_events_are_refused(tmp_path):
+    recordings = flat_and_good()
+    prepare(recipe_of(recordings, events=("listed",)), tmp_path)
+    with pytest.raises(ConfigError, match=r"events is \['listed'\] in the store, \['listed', 'more'\] was asked for"):
+        prepare(recipe_of(recordings, events=("more", "listed")), tmp_path)
 
 
 # Privacy and the command
@@ -480,10 +731,10 @@ def fake(folder):
 
 
 COMMAND = """
-import sys, test_prepare
+import sys
 from cerebro_eeg import cli
 from cerebro_eeg.data import datasets
-datasets.RECIPES["fake"] = test_prepare.fake
+datasets.RECIPES["fake"] = "test_prepare:fake", "EDF files of the tests"
 sys.exit(cli.main())
 """
 
@@ -526,7 +777,7 @@ def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
     assert all([event.name for event in record.events] == ["listed"] for record in store.recordings)
     assert len(store.skipped()) == 2
 
-    monkeypatch.setitem(RECIPES, "fake", fake)
+    monkeypatch.setitem(RECIPES, "fake", ("test_prepare:fake", "EDF files of the tests"))
     monkeypatch.chdir(source)
     again = ["prepare", "fake", ".", "--out", "../store"]
     assert cli.main([*again, "--key", str(key_file), "--show-paths"]) == 6
@@ -582,16 +833,31 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["openneg", "."], 2, "there is no recipe 'openneg' (did you mean 'openeeg'?); the recipes are openeeg"),
+        (
+            ["openneg", "."],
+            2,
+            "there is no recipe 'openneg' (did you mean 'openeeg'?); the recipes are openeeg, folder, ",
+        ),
         (["openeeg", "."], 3, "the folder has no index.csv"),
         (["openeeg", ".", "--part", "1of3"], 2, "part is '1of3'; expected k/n, such as 3/100"),
         (["openeeg", ".", "--workers", "-2"], 2, "workers is -2"),
         (["openeeg", ".", "--mains", "0"], 2, "mains is 0"),
         (["openeeg", ".", "--quality", "best"], 2, "see cerebro-eeg prepare --help"),
+        (["openeeg", "pack", "--legacy"], 2, "recipe 'openeeg' has no option --legacy; it takes none of its own"),
+        (["neonate", ".", "--subject", "top"], 2, "recipe 'neonate' has no option --subject; it takes --legacy"),
+        (["tueg", ".", "--events", "a", "b"], 2, "recipe 'tueg' has no option --events; it takes --exclude"),
+        (["openeeg", "pack", "--map", "map.json"], 2, "openeeg keeps the corpus's own ids, so there is nothing to map"),
+        (["folder", "edf", "--map", "store/map.json"], 2, "the map of ids would lie inside the store"),
+        (["folder", "edf", "--key", "store/key"], 2, "the key would lie inside the store"),
+        (["folder", "edf", "--map", "edf"], 3, "the map file has mode"),
+        (["folder", "edf", "--max-channels", "0"], 3, "max_channels must be a whole number of at least 1"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, args, code, words):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_edf(tmp_path / "edf" / "a.edf", "X", 1)
+    write_pack(tmp_path / "pack")
     assert cli.main(["prepare", *args, "--out", "store"]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -605,6 +871,61 @@ def test_help(capsys):
     text = capsys.readouterr().out
     for word in ("DATASET", "SOURCE", "--out", "--part", "--workers", "--quality", "keep,drop,refuse", "--show-paths"):
         assert word in text
+    for recipe in RECIPES:
+        assert re.search(rf"\b{recipe}\b", text)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_option_of_a_recipe_is_a_flag_whose_help_names_it(name):
+    from cerebro_eeg.commands.prepare import prepare as verb
+
+    flags = inspect.signature(verb).parameters
+    text = " " + " ".join(inspect.getdoc(verb).partition("Args:")[2].split())
+    for option in options_of(name):
+        start = text.index(f" {option}: ")
+        others = [text.find(f" {flag}: ", start + 1) for flag in flags]
+        help = text[start : min((place for place in others if place > 0), default=len(text))]
+        assert re.search(rf"\b{name}\b", help), option
+
+
+def test_a_recipe_is_imported_when_it_is_asked_for():
+    code = "import sys, cerebro_eeg.data.datasets; print([m for m in sys.modules if 'data.datasets.' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_options_reach_the_recipe(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for number, name in enumerate(["s1/a.edf", "s1/b.edf", "s2/c.edf"]):
+        write_edf(tmp_path / "files" / name, "X", number)
+    table = tmp_path / "answer.csv"
+    table.write_text("file,label\ns1/a.edf,yes\ns2/c.edf,no\n")
+    args = ["prepare", "folder", str(tmp_path / "files"), "--out", str(tmp_path / "store"), "--workers", "0"]
+    args += ["--labels", str(table), "--subject", "parent", "--events", "listed", "--map", str(tmp_path / "map.json")]
+    assert cli.main([*args, "--mains", "50", "--reference", "average", "--causal"]) == 0
+    store = Store(tmp_path / "store")
+    assert len({record.subject for record in store.recordings}) == 2
+    assert sorted(i.label for record in store.recordings for i in record.labels.get("answer", ())) == ["no", "yes"]
+    assert {event.name for record in store.recordings for event in record.events} == {"listed"}
+    assert store.info.settings["events"] == ["listed"]
+    assert store.info.settings["signal"]["reference"] == "average"
+    assert store.info.settings["signal"]["filter_phase"] == "causal"
+    names = json.loads((tmp_path / "map.json").read_text())
+    assert (tmp_path / "map.json").stat().st_mode & 0o777 == 0o600
+    assert sorted(names["recordings"].values()) == ["s1/a.edf", "s1/b.edf", "s2/c.edf"]
+    assert {record.id for record in store.recordings} == set(names["recordings"])
+    assert {names["subjects"][record.subject] for record in store.recordings} == {"s1", "s2"}
+    capsys.readouterr()
+    assert cli.main([*args, "--mains", "50"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "signal.filter_phase is 'causal' in the store, 'zero' was asked for" in line
+    assert "signal.reference is 'average' in the store" in line
+
+
+def test_other_splits_than_by_subject_are_said(tmp_path, capsys):
+    pack = write_pack(tmp_path / "pack")
+    assert cli.main(["prepare", "openeeg", str(pack), "--out", str(tmp_path / "store"), "--workers", "0"]) == 0
+    assert "splits of motion_reg are disjoint by trial, not by subject" in capsys.readouterr().err.splitlines()
 
 
 def open_slowly(number, policy):
@@ -621,7 +942,7 @@ def slow(folder):
 
 
 def test_an_interrupt_is_one_line(tmp_path):
-    code = COMMAND.replace('"fake"] = test_prepare.fake', '"slow"] = test_prepare.slow')
+    code = COMMAND.replace('"fake"] = "test_prepare:fake"', '"slow"] = "test_prepare:slow"')
     args = [sys.executable, "-c", code, "prepare", "slow", ".", "--out", str(tmp_path / "store"), "--workers", "2"]
     env = os.environ | {"PYTHONPATH": str(TESTS)}
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
+    from cerebro_eeg.runs.inference import embed, predict
 
 __version__ = "0.1.0"
 
@@ -28,7 +29,9 @@ __all__ = [
     "PatchConfig",
     "SignalConfig",
     "__version__",
+    "embed",
     "match",
+    "predict",
     "preset",
 ]
 
@@ -42,7 +45,9 @@ _HOMES = {
     "ObjectiveConfig": "cerebro_eeg.config",
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
+    "embed": "cerebro_eeg.runs.inference",
     "match": "cerebro_eeg.channels",
+    "predict": "cerebro_eeg.runs.inference",
     "preset": "cerebro_eeg.config",
 }
 

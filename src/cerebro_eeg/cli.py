@@ -12,6 +12,7 @@ nothing.
 
 import contextlib
 import functools
+import inspect
 import io
 import os
 import re
@@ -20,16 +21,23 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Protocol, TextIO
+from typing import Annotated, Protocol, TextIO
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError
 
 VERBS: dict[str, tuple[str, str]] = {
-    "info": ("cerebro_eeg.commands.info:info", "dimensions, parameters, FLOPs and memory of a preset or checkpoint"),
+    "info": ("cerebro_eeg.commands.info:info", "what a preset, a checkpoint, a store or an EEG file is"),
     "doctor": ("cerebro_eeg.commands.doctor:doctor", "versions, devices and optional packages of this installation"),
     "demo": ("cerebro_eeg.commands.demo:demo", "embed a generated recording, in under a minute on a CPU"),
     "prepare": ("cerebro_eeg.commands.prepare:prepare", "filter, resample and store the recordings of a corpus"),
+    "simulate": ("cerebro_eeg.commands.simulate:simulate", "EEG with known truth as EDF+ files with labels"),
+    "anonymize": ("cerebro_eeg.commands.anonymize:anonymize", "copy an EDF or BDF file without saying whose it is"),
+    "pretrain": ("cerebro_eeg.commands.pretrain:pretrain", "learn from unlabelled EEG: reconstruct masked patches"),
+    "finetune": ("cerebro_eeg.commands.finetune:finetune", "train a labelled task, or a linear probe"),
+    "evaluate": ("cerebro_eeg.commands.evaluate:evaluate", "score the test split of a fine-tuned run, once"),
+    "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
+    "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),
 }
 
 HELP = """\
@@ -51,10 +59,12 @@ exit codes:
   0    done
   1    internal error, a disk that is full, or a check that failed (doctor)
   2    wrong usage: unknown verb or option, a setting that does not exist or does not fit
-  3    input that cannot be used as given: channels, shape, rate, unit, NaN
+  3    input that cannot be used as given: channels, shape, rate, unit, NaN, no such file
   4    checkpoint missing, damaged, altered or of another kind
-  5    store missing, damaged, or in use by another writer
-  6    prepared, but some recordings were skipped (skipped.csv says why)
+  5    store missing, damaged, unfinished, or in use by another writer
+  6    done, but some recordings were skipped or could not be used; the output says why
+  7    stopped by a signal, state saved; the same command goes on
+  8    training cannot go on: not a number, out of memory, a process gone; the last state is intact
   130  interrupted
   141  the reader of the output went away
 """
@@ -143,10 +153,20 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
         config.append(tyro.conf.PositionalMetavarFromFieldName)
 
+    # A word that Python keeps for itself has an underscore behind it in the function, and none on the command line.
+    signature = inspect.signature(function, eval_str=True)
+    parameters = [
+        p.replace(annotation=Annotated[p.annotation, tyro.conf.arg(name=p.name[:-1])]) if p.name.endswith("_") else p
+        for p in signature.parameters.values()
+    ]
+
     @functools.wraps(function)
     def prepared(*args: object, **kwargs: object) -> Callable[[], Result]:
         return functools.partial(function, *args, **kwargs)
 
+    prepared.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    del prepared.__wrapped__
+    prepared.__annotations__ = {p.name: p.annotation for p in parameters}
     return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=args, config=config)
 
 

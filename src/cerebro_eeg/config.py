@@ -254,9 +254,15 @@ class HeadConfig:
     """What each output stands for, in order; empty when unknown."""
     samples: int | None = None
     """Samples of the windows it was made for; none for any length."""
+    threshold: float | None = None
+    """Mean probability of the last of two classes from which a recording is called by it; chosen on validation."""
 
     def __post_init__(self) -> None:
         settle(self)
+        require(
+            self.threshold is None or 0 <= self.threshold <= 1,
+            f"threshold is {self.threshold}; it must be a probability",
+        )
         require(self.n_outputs >= 1, f"n_outputs is {self.n_outputs}; it must be at least 1")
         require(self.samples is None or self.samples >= 1, f"samples is {self.samples}; it must be at least 1")
         require(

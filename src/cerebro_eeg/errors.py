@@ -49,3 +49,15 @@ class StoreError(CerebroError, ValueError):
 
 class StoreBusyError(StoreError):
     """A part of a store that another living process writes to."""
+
+
+class TrainingError(CerebroError, RuntimeError):
+    """A training that cannot go on: not a number, out of memory, a process that died; the last state is intact."""
+
+    exit_code = 8
+
+
+class StoppedError(CerebroError):
+    """A training that was asked to stop and did, with its state saved; the same command goes on."""
+
+    exit_code = 7

@@ -15,11 +15,16 @@ from pathlib import Path
 
 from cerebro_eeg import __version__
 
-REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro")
+REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro", "scikit-learn", "matplotlib")
 
 OPTIONAL = {  # distribution -> import name, what it is for
     "mne": ("mne", "reading other formats than EDF, BDF and tables (extra: formats)"),
     "pyxdf": ("pyxdf", "reading XDF (extra: formats)"),
+    "moabb": ("moabb", "preparing its datasets (extra: moabb)"),
+    "distributed": ("distributed", "preparing on a Dask cluster (extra: dask)"),
+    "pyarrow": ("pyarrow", "features as parquet (extra: parquet)"),
+    "tensorboard": ("tensorboard", "watching a run (extra: tensorboard)"),
+    "wandb": ("wandb", "watching a run (extra: wandb)"),
     "triton": ("triton", "torch.compile on CUDA"),
     "braindecode": ("braindecode", "its models beside ours; never needed"),
 }

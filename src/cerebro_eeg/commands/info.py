@@ -1,183 +1,134 @@
-"""``cerebro-eeg info``: what a preset or a checkpoint is, and what it costs."""
+"""``cerebro-eeg info``: what a preset, a checkpoint, a store or a recording is; each has a module of its own."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from cerebro_eeg import costs
-from cerebro_eeg.config import PRESETS, HeadConfig, ModelConfig, ObjectiveConfig, Training, preset
-from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
-from cerebro_eeg.schema import did_you_mean, to_dict
+from cerebro_eeg.commands.info_file import RecordingSummary, info_file
+from cerebro_eeg.commands.info_model import ModelInfo, info_model
+from cerebro_eeg.commands.info_store import StoreSummary, info_store
+from cerebro_eeg.config import PRESETS
+from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
+from cerebro_eeg.schema import did_you_mean
 
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """Dimensions, parameters by part, and the cost of one window."""
-
-    name: str
-    kind: str
-    model: ModelConfig
-    objective: ObjectiveConfig | None
-    head: HeadConfig | None
-    training: Training | None
-    channels: int
-    seconds: float
-    samples: int
-    parts: dict[str, int]
-    cost: costs.Cost
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the encoder as the paper counts them: 23 channel rows, no objective, no head."""
-        return sum(costs.parameters(self.model).values())
-
-    @property
-    def stored(self) -> int:
-        """Parameters with the whole vocabulary's channel table, objective and head."""
-        return sum(self.parts.values()) - self.parts["electrodes"] + costs.whole_table(self.model)
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "model": to_dict(self.model),
-            "objective": None if self.objective is None else to_dict(self.objective),
-            "head": None if self.head is None else to_dict(self.head),
-            "training": None if self.training is None else to_dict(self.training),
-            "parameters": self.parameters,
-            "parameters_by_part": self.parts,
-            "parameters_whole_vocabulary": self.stored,
-            "window": {
-                "channels": self.channels,
-                "seconds": self.seconds,
-                "samples": self.samples,
-                "tokens": self.cost.tokens,
-                "flops": self.cost.flops,
-                "attention_flops": self.cost.attention_flops,
-                "scores": self.cost.scores,
-            },
-            "memory_bytes": {
-                "weights": self.stored * costs.FLOAT,
-                "training_state": 4 * self.stored * costs.FLOAT,
-                "forward": self.cost.forward_bytes,
-                "backward": self.cost.backward_bytes,
-            },
-        }
-
-    def text(self) -> str:
-        model, patches, signal, cost = self.model, self.model.patches, self.model.signal, self.cost
-        lines = [
-            f"{self.name} ({self.kind})",
-            "",
-            f"encoder     {model.depth} blocks, width {model.width}, {model.heads} heads of {model.head_dim}, "
-            f"MLP {model.hidden}, {model.attention} attention, {model.norm}-norm",
-            f"input       {_patching(model)}; {model.normalization} normalisation"
-            + (", amplitude embedding" if model.amplitude else ""),
-            f"signal      uV at {signal.sfreq:g} Hz, {signal.highpass:g} to {signal.lowpass:g} Hz "
-            f"({signal.filter_phase} phase), reference {signal.reference.replace('_', ' ')}",
-            f"positions   {model.positions} (windows of {model.window} samples; shorter sliced, longer interpolated)",
-        ]
-        if self.objective is not None:
-            masked = self.objective
-            lines.append(f"objective   {masked.style}, {masked.mask_ratio:.0%} masked, alpha {masked.alpha:g}")
-        if self.head is not None:
-            names = f": {', '.join(self.head.names)}" if self.head.names else ""
-            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}")
-        lines += ["", f"parameters  {self.parameters:,} (as the paper counts: 23 channel rows, no head)"]
-        lines += [f"  {part:18}{count:>14,}" for part, count in self.parts.items()]
-        lines += [
-            f"  {'whole vocabulary':18}{costs.whole_table(model):>14,} for electrodes in place of {costs.PAPER_ROWS} "
-            f"rows: {self.stored:,} in all",
-            "",
-            f"one window of {self.channels} channels x {self.seconds:g} s ({self.samples} samples)",
-            f"  tokens    {cost.tokens:,}: {self.channels * patches.rows} rows x {patches.count(self.samples)} patches",
-            f"  FLOPs     {_short(cost.flops)} forward, {_short(cost.attention_flops)} of them in attention scores",
-            f"  scores    {cost.scores:,} in the largest layer, were they materialised",
-            "",
-            "memory in fp32 (counted from the shapes; a program adds its own)",
-            f"  weights   {_mib(self.stored * costs.FLOAT)}; training state (weights, gradients, AdamW) "
-            f"{_mib(4 * self.stored * costs.FLOAT)}",
-            f"  window    {_mib(cost.forward_bytes)} at the peak of a forward pass; {_mib(cost.backward_bytes)} kept "
-            "for a backward pass",
-        ]
-        if self.training is not None:
-            lines += ["", *_trained(self.training)]
-        return "\n".join(lines)
+Kind = Literal["preset", "checkpoint", "store", "recording"]
+_MODEL: tuple[Kind, ...] = ("preset", "checkpoint")
+# What an option is for; given with anything else it would be ignored without a word.
+_MEANT: dict[str, tuple[Kind, ...]] = {
+    "channels": _MODEL,
+    "seconds": (*_MODEL, "recording"),
+    "plot": ("store", "recording"),
+    "start": ("recording",),
+    "unknown": ("recording",),
+    "unit": ("recording",),
+    "show_events": ("recording",),
+}
 
 
-def info(target: str, /, *, channels: int = 19, seconds: float = 5.0) -> ModelInfo:
-    """Dimensions, parameters by part, tokens, FLOPs and memory of a preset or checkpoint.
+def info(
+    target: str,
+    /,
+    *,
+    channels: int | None = None,
+    seconds: float | None = None,
+    plot: Path | None = None,
+    start: float | None = None,
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
+    unit: Literal["uV", "nV", "mV", "V"] | None = None,
+    show_events: bool = False,
+) -> ModelInfo | StoreSummary | RecordingSummary:
+    """What a preset, a checkpoint, a store or an EEG file is.
+
+    Of a model: dimensions, parameters by part, tokens, FLOPs and memory. Of a store: hours, subjects, montages, rates,
+    labels by split, what was skipped and why. Of an EEG file: what prepare would make of it.
 
     Try, for example:
-      cerebro-eeg info small
       cerebro-eeg info large --channels 64 --seconds 10
       cerebro-eeg info my-model/model.safetensors --json
+      cerebro-eeg info my-store --plot store.png
+      cerebro-eeg info night.edf --unknown drop --plot look.png --start 60
 
     Args:
-        target: A preset (tiny, small, base, large), or a checkpoint on this disk: a .safetensors file or its folder.
-        channels: Channels of the window whose cost is printed.
-        seconds: Seconds of that window.
+        target: A preset (tiny, small, base, large), or on this disk a checkpoint (a .safetensors file or its folder),
+            the folder of a store, or an EEG file.
+        channels: Of a model: channels of the window whose cost is printed; 19 unless given.
+        seconds: Of a model: seconds of that window, 5 unless given. Of an EEG file: seconds in the picture, 10 unless
+            given.
+        plot: A picture to write (.png or .svg) of a store (channel counts, subjects, amplitude, spectrum) or of an EEG
+            file (signal and spectrum).
+        start: Of an EEG file: where the picture begins, in seconds; the middle of its longest stretch unless given.
+        unknown: Of an EEG file: what becomes of channel labels that are not understood; an error unless given.
+        unit: Of an EEG file: the unit of channels whose own is blank or unknown; these are refused unless given.
+        show_events: Of an EEG file: print the names of its events; they are free text and may say who was recorded.
     """
-    model, objective, head, training, kind = _read(target)
-    if not 0 < seconds <= 1e6 or not channels <= 1e6:
-        raise InputError(f"a window of {channels} channels x {seconds:g} s was asked for; give up to a million of each")
-    samples = round(seconds * model.signal.sfreq)
-    if channels < 1 or model.patches.count(samples) < 1:
-        raise InputError(
-            f"a window of {channels} channels x {seconds:g} s gives no patch; at {model.signal.sfreq:g} Hz it needs a "
-            f"channel and {model.patches.shortest() / model.signal.sfreq:.3g} s"
+    kind = _find(target)
+    given = {
+        "channels": channels,
+        "seconds": seconds,
+        "plot": plot,
+        "start": start,
+        "unknown": unknown,
+        "unit": unit,
+        "show_events": show_events or None,
+    }
+    for name, value in given.items():
+        if value is not None and kind not in _MEANT[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} was given with a {kind}; it is for a {' or a '.join(_MEANT[name])}: leave it out"
+            )
+    if kind == "store":
+        return info_store(Path(target), plot)
+    if kind == "recording":
+        return info_file(
+            Path(target),
+            unknown=unknown or "error",
+            unit=unit,
+            show_events=show_events,
+            plot=plot,
+            start=start,
+            seconds=10.0 if seconds is None else seconds,
         )
-    parts = costs.parameters(model, objective, head)
-    cost = costs.cost(model, channels, samples)
-    return ModelInfo(target, kind, model, objective, head, training, channels, seconds, samples, parts, cost)
+    return info_model(target, 19 if channels is None else channels, 5.0 if seconds is None else seconds)
 
 
-def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig | None, Training | None, str]:
+def _find(target: str) -> Kind:
+    """What the target is. A path that leads nowhere is not repeated: it may say who was recorded."""
     if target in PRESETS:
-        return preset(target).model, None, None, None, "preset"
-    if target.endswith(".safetensors") and not Path(target).exists():
-        raise CheckpointError(f"there is no checkpoint {target}; give a .safetensors file or a folder that holds one")
-    if not target or not Path(target).exists():
-        raise ConfigError(
-            f"{target!r} is neither a preset nor a file{did_you_mean(target, PRESETS)}; "
-            f"presets are {', '.join(PRESETS)}, a checkpoint is a .safetensors file or its folder on this disk"
+        return "preset"
+    path = Path(target)
+    if target.endswith(".safetensors"):
+        if not path.exists():
+            raise CheckpointError(
+                f"there is no checkpoint {target}; give a .safetensors file or a folder that holds one"
+            )
+        return "checkpoint"
+    if not target or not path.exists():
+        if path.name == target and "." not in target:
+            raise ConfigError(
+                f"{target!r} is neither a preset nor a file{did_you_mean(target, PRESETS)}; presets are "
+                f"{', '.join(PRESETS)}; otherwise give a checkpoint, a store or an EEG file on this disk"
+            )
+        raise InputError("there is no such file or folder; give a preset, a checkpoint, a store or an EEG file")
+    if path.is_dir() and path.suffix.casefold() != ".mff":
+        return _find_in(path)
+    from cerebro_eeg.data.reading.readers import suffixes
+
+    if not path.name.casefold().endswith(suffixes()):
+        raise InputError(
+            "this file is neither a checkpoint (.safetensors) nor an EEG file that we read "
+            f"({', '.join(suffixes())}); of a store give the folder"
         )
-    try:
-        from cerebro_eeg.model import checkpoint, hub
-    except ImportError as error:
-        raise CheckpointError(f"reading a checkpoint needs torch and safetensors, which failed: {error}") from error
-    path = hub.find(target)
-    header, _ = checkpoint.read(path)  # the sums of all tensors are checked, too
-    return header.model, header.objective, header.head, header.training, "checkpoint, sums verified"
+    return "recording"
 
 
-def _patching(model: ModelConfig) -> str:
-    patches = model.patches
-    if patches.kind == "waveform":
-        return f"waveform patches of {patches.length} samples, stride {patches.stride}"
-    what = "1 frame" if patches.kind == "time_bins" else f"{patches.square} frames x {patches.square} bins"
-    phase = "" if patches.phase == "none" else f", {patches.phase} phase"
-    return f"spectrogram patches of {what} (window {patches.n_fft}, hop {patches.hop}, {patches.bins} bins{phase})"
-
-
-def _trained(training: Training) -> list[str]:
-    lines = [f"trained     {training.steps:,} steps, {training.windows:,} windows"]
-    for source in training.data:
-        lines.append(f"  {source.name}: {source.windows:,} windows, {source.hours:g} h {source.licence}".rstrip())
-    rows = sorted(training.electrode_windows.items(), key=lambda item: -item[1])
-    if not rows:
-        return [*lines, "  no electrode's row has been trained: the weights are random or the record is empty"]
-    shown = ", ".join(f"{name} {count:,}" for name, count in rows[:8])
-    more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
-    return [*lines, f"  electrodes (windows): {shown}{more}"]
-
-
-def _short(count: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if count < 1000 or unit == "T":
-            return f"{count:.3g} {unit}".rstrip()
-        count /= 1000
-    raise AssertionError("unreachable")
-
-
-def _mib(size: float) -> str:
-    return f"{size / 2**20:,.1f} MiB"
+def _find_in(folder: Path) -> Kind:
+    if (folder / "store.json").is_file():
+        return "store"
+    if any(folder.glob("*.safetensors")) or (folder / "config.json").is_file():
+        return "checkpoint"
+    if any(folder.glob("*-[0-9][0-9][0-9][0-9].jsonl")):
+        raise StoreError("this folder has shards of a store but no store.json; restore it from a copy, or prepare anew")
+    raise InputError(
+        "this folder is neither a store (it has no store.json) nor a checkpoint (it has no model.safetensors); of "
+        "recordings give one file, or make a store of them with cerebro-eeg prepare"
+    )

@@ -1,24 +1,13 @@
 """``cerebro-eeg prepare``: the recordings of a corpus into a store, with what it will take said before it starts."""
 
-import contextlib
 import os
-import sys
-import time
-import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.schema import did_you_mean
-
-if TYPE_CHECKING:
-    from cerebro_eeg.data.storing.recipe import Item, Recipe
-
-SPEED = 7e6  # stored values a second and core: the open-EEG pack, 326 million values, took 24 s with 2 workers
-PROBES = 5  # recordings that are opened for the estimate
+from cerebro_eeg.progress import counted
 
 
 @dataclass(frozen=True)
@@ -62,13 +51,13 @@ class PrepareResult:
     def text(self) -> str:
         part = "" if self.part == "1/1" else f" of part {self.part}"
         if self.done:
-            did = f"{_counted(self.done)}{part} done now, {self.done_before:,} before"
+            did = f"{counted(self.done, 'recording')}{part} done now, {self.done_before:,} before"
         else:
-            did = f"nothing to do: {_counted(self.done_before)}{part} had been stored or skipped before"
+            did = f"nothing to do: {counted(self.done_before, 'recording')}{part} had been stored or skipped before"
         montages = ", ".join(f"{channels} ({count:,})" for channels, count in self.montages.items())
         lines = [
             f"{self.dataset}: {did}",
-            f"  store     {_counted(self.recordings)}, {self.hours:,.2f} h",
+            f"  store     {counted(self.recordings, 'recording')}, {self.hours:,.2f} h",
             f"  channels  {montages or 'none'}",
             f"  hash      {self.hash}",
         ]
@@ -87,10 +76,26 @@ def prepare(
     out: Path,
     workers: int = -1,
     part: str = "1/1",
+    dask: str | None = None,
+    retry: bool = False,
     mains: float | None = None,
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] | None = None,
+    causal: bool = False,
     quality: Literal["keep", "drop", "refuse"] = "keep",
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
+    too_many: Literal["error", "nearest"] | None = None,
+    max_channels: int | None = None,
     key: Path | None = None,
+    map: Path | None = None,
     show_paths: bool = False,
+    exclude: str | None = None,
+    labels: Path | None = None,
+    label: str | None = None,
+    subject: str | None = None,
+    split: str | None = None,
+    events: tuple[str, ...] = (),
+    task: str | None = None,
+    legacy: bool = False,
 ) -> PrepareResult:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
@@ -99,46 +104,86 @@ def prepare(
 
     Try, for example:
       cerebro-eeg prepare openeeg path/to/pack --out my-store
-      cerebro-eeg prepare openeeg path/to/pack --out my-store --part 3/100
+      cerebro-eeg prepare folder path/to/files --out my-store --labels table.csv --map names.json
+      cerebro-eeg prepare tueg path/to/tueg --out my-store --exclude path/to/tuab --part 3/100
 
     Args:
-        dataset: What the source is: the name of a recipe, such as openeeg.
+        dataset: What the source is: openeeg, folder, bids, moabb, tueg, tuab, tusz, tuep, tusl, seed, neonate or mobi.
         source: The folder that holds the corpus; nothing is written to it.
         out: The folder of the store; made where there is none, gone on with where there is one.
         workers: Processes to use; -1 for one a core, 0 for none but this one.
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
+        dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
+        retry: Try again what was skipped before. Without it only what a disk or a network may be to blame for is.
         mains: Mains frequency in Hz; otherwise the corpus's own, or estimated for each recording.
+        reference: What the channels are measured against; otherwise as the recipe says, mostly as recorded.
+        causal: Filters that never look ahead, for models that will run on streams; otherwise zero-phase ones.
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
+        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
+            electrode where the file has positions; otherwise as the recipe says.
+        too_many: A recording with more than max-channels: refuse it, or keep the channels nearest to as many electrodes
+            spread over the head.
+        max_channels: The most channels of a recording; otherwise as the recipe says, mostly 64.
         key: The file with the key that ids are made with, where a corpus does not keep its own; made where there is
             none. Without it, the one in your config folder.
+        map: A private file, outside of the store, that is told which path and subject each id stands for.
         show_paths: Name the skipped sources; their paths may say who was recorded.
+        exclude: tueg: whom to leave out: the folder of TUAB, a file with a subject a line, or none.
+        labels: folder: the table with labels and subjects.
+        label: folder: where in a path the label is: parent, top, or an expression with a group; bids: the column of
+            participants.tsv.
+        subject: folder: where in a path the subject is: parent, top, or an expression with a group; moabb: numbers of
+            the subjects to take, with commas.
+        split: What no two splits share. seed: trials or subject; folder: subject, recording or trial; bids: subject;
+            moabb: subject or session.
+        events: folder, bids: names of events that may go into the store; moabb: the classes to take.
+        task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
+        legacy: neonate: label window k with second k, as published code does.
     """
-    from cerebro_eeg.data.datasets import RECIPES
+    from cerebro_eeg.commands.prepare_report import PrepareReport
+    from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import Choices
 
-    if dataset not in RECIPES:
-        raise ConfigError(
-            f"there is no recipe {dataset!r}{did_you_mean(dataset, RECIPES)}; the recipes are {', '.join(RECIPES)}"
-        )
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
         raise ConfigError(f"mains is {mains:g}; expected a frequency in Hz, such as 50 or 60")
-    count = len(os.sched_getaffinity(0)) if workers == -1 and hasattr(os, "sched_getaffinity") else workers
-    count = count if count >= 0 else os.cpu_count() or 1
-    choices = Choices(mains=mains, quality=quality)
+    choices = Choices(
+        mains=mains,
+        quality=quality,
+        reference=reference,
+        causal=causal,
+        unknown=unknown,
+        too_many=too_many,
+        max_channels=max_channels,
+    )
     numbers = _read_part(part)
-    recipe = RECIPES[dataset](source)
-    report = _Report(recipe, count)
+    offered = {
+        "exclude": exclude,
+        "labels": labels,
+        "label": label,
+        "subject": subject,
+        "split": split,
+        "events": events or None,
+        "task": task,
+        "legacy": legacy or None,
+    }
+    given = {name: value for name, value in offered.items() if value is not None}
+    recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
+    count = _read_workers(workers)
+    report = PrepareReport(recipe, None if dask else count)
     try:
         found = preparation.prepare(
             recipe,
             out,
             choices,
             workers=count,
+            dask=dask,
             part=numbers,
+            retry=retry,
             key_file=key,
+            map_file=map,
             before=report.before,
             progress=report.progress,
         )
@@ -158,94 +203,14 @@ def prepare(
     )
 
 
+def _read_workers(workers: int) -> int:
+    if workers >= 0:
+        return workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _read_part(text: str) -> tuple[int, int]:
     first, slash, second = text.partition("/")
     if not slash or not first.isdecimal() or not second.isdecimal():
         raise ConfigError(f"part is {text!r}; expected k/n, such as 3/100")
     return int(first), int(second)
-
-
-def _estimate(items: "Sequence[Item]", recipe: "Recipe", workers: int) -> str:
-    """Disk and time. A few recordings of middling size are opened: what they will take, by the bytes of all."""
-    size = sum(item.size for item in items)
-    ordered = sorted(items, key=lambda item: item.size)
-    values = probed = opened = 0
-    places = sorted({(2 * step + 1) * len(ordered) // (2 * PROBES) for step in range(PROBES)})
-    for item in (ordered[place] for place in places):
-        with warnings.catch_warnings(), contextlib.suppress(Exception):  # a bad file's turn to be skipped comes later
-            warnings.simplefilter("ignore")
-            recording = item.open(recipe.policy)
-            values += round(len(recording.match.channels) * recording.seconds * recipe.signal.sfreq)
-            probed, opened = probed + item.size, opened + 1
-    if not probed:
-        return f"disk and time cannot be estimated: none of the {len(places)} tried can be read"
-    total = values * size / probed
-    processes = "1 process" if workers < 2 else f"{workers} processes"
-    return (
-        f"about {_bytes(2 * total)} of disk and {_time(total / SPEED / max(1, workers))} with {processes} "
-        f"(from {opened} of the recordings, by size; 2 bytes a value at "
-        f"{recipe.signal.sfreq:g} Hz, {SPEED / 1e6:g} million values a second and core)"
-    )
-
-
-class _Report:
-    """Says on stderr what will be done and how far it is: one line that changes, or in a log one now and then."""
-
-    def __init__(self, recipe: "Recipe", workers: int) -> None:
-        self._recipe, self._workers = recipe, workers
-        self._live = sys.stderr.isatty()
-        self._every = 0.2 if self._live else 5.0
-        self._start = self._last = time.monotonic()
-        self.done = 0
-
-    def before(self, items: "Sequence[Item]", done_before: int) -> None:
-        if not self._recipe.tried_on_real_files:
-            self._say(f"{self._recipe.name} was never run on the real corpus, only on files made after its description")
-        size = sum(item.size for item in items)
-        self._say(
-            f"{self._recipe.name} ({self._recipe.about}): {_counted(len(items))} to prepare, {_bytes(size)}; "
-            f"{done_before:,} done before"
-        )
-        if items:
-            self._say(_estimate(items, self._recipe, self._workers))
-        self._start = self._last = time.monotonic()
-
-    def progress(self, done: int, total: int, bytes_done: int, bytes_total: int) -> None:
-        self.done = done
-        now = time.monotonic()
-        if now - self._last < self._every and done < total:
-            return
-        self._last = now
-        rate = bytes_done / max(now - self._start, 1e-9)
-        left = _time((bytes_total - bytes_done) / rate) if rate else "?"
-        line = f"{done:,}/{total:,} recordings, {_bytes(bytes_done)} of {_bytes(bytes_total)}, {_bytes(rate)}/s, "
-        line += f"{left} left"
-        if self._live:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        else:
-            self._say(line)
-
-    def end(self) -> None:
-        if self._live and self.done:
-            print(file=sys.stderr)
-
-    def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} recording{'' if count == 1 else 's'}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

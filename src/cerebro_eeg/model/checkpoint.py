@@ -27,7 +27,9 @@ from cerebro_eeg.model.encoder import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
 FORMAT = "cerebro-eeg"
-VERSION = 1
+VERSION = 2
+READS = ("1", "2")
+"""Version 1 has no threshold in its head."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,12 @@ class LoadReport:
 
 def save(path: Path, module: nn.Module, header: Header) -> None:
     """Write the tensors of ``module`` and the header, atomically."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()}
+    save_tensors(path, module.state_dict(), header)
+
+
+def save_tensors(path: Path, found: Mapping[str, Tensor], header: Header) -> None:
+    """Write tensors, which may have been gathered from several processes, and the header, atomically."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in found.items()}
     text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
     if misfit := _misfit(header, tensors):
         raise ConfigError(
@@ -229,10 +236,10 @@ def _metadata(path: Path, file: Any) -> dict[str, str]:
             f"{path} holds tensors but no cerebro-eeg config: another program wrote it; give a file that "
             "cerebro-eeg saved"
         )
-    if metadata.get("version") != str(VERSION):
+    if metadata.get("version") not in READS:
         raise CheckpointError(
-            f"{path} is a checkpoint of version {metadata.get('version')!r:.20}; this cerebro-eeg reads version "
-            f"'{VERSION}': install the release that wrote it, or convert it there"
+            f"{path} is a checkpoint of version {metadata.get('version')!r:.20}; this cerebro-eeg reads versions "
+            f"{' and '.join(READS)}: install the release that wrote it, or convert it there"
         )
     return metadata
 
@@ -242,7 +249,10 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
     if hashlib.sha256(text.encode()).hexdigest() != metadata.get("config_sha256"):
         raise CheckpointError(f"{path} was altered: its config does not match its SHA-256; get the file again")
     try:
-        return Header.from_dict(json.loads(text))
+        values = json.loads(text)
+        if metadata["version"] == "1" and isinstance(values, dict) and isinstance(values.get("head"), dict):
+            values["head"] = {"threshold": None, **values["head"]}
+        return Header.from_dict(values)
     except (ValueError, RecursionError) as error:  # also JSON that is broken, nested too deep or has endless numbers
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
 

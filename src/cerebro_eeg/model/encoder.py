@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, Preset, model_config
@@ -97,6 +98,8 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.depth + 1))
         self.norm = nn.LayerNorm(config.width, config.norm_eps) if config.norm == "pre" else nn.Identity()
         self.drop_path = (0.0,) * config.depth
+        self.recompute = False
+        """Compute blocks again in the backward pass instead of keeping what they need for it."""
 
     def run(
         self,
@@ -113,7 +116,11 @@ class Stack(nn.Module):
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         blocks = list(self.blocks)[:layer]
         for i, block in enumerate(blocks):
-            x_RND = block(x_RND, layout, keys_RN, None if keep_K2B is None else keep_K2B[i])
+            keep_2B = None if keep_K2B is None else keep_K2B[i]
+            if self.recompute and torch.is_grad_enabled():
+                x_RND = checkpoint(block, x_RND, layout, keys_RN, keep_2B, use_reentrant=False)
+            else:
+                x_RND = block(x_RND, layout, keys_RN, keep_2B)
         if len(blocks) == len(self.blocks):
             x_RND = self.norm(x_RND)
         return _without_pads(x_RND, layout)

@@ -8,7 +8,7 @@ Legend: **B** windows, **R** rows, **T** samples, **K** targets.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,10 +51,10 @@ class RawStep:
     """Which windows these are."""
 
 
-def lay_out(raw: RawStep, device: torch.device | str) -> Batch:
-    """The step as a batch on the device; the signal stays float16, which the model's patches promote themselves."""
+def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch.float16) -> Batch:
+    """The step as a batch on the device; float16 stays what it is, since the model's patches promote it themselves."""
     device = torch.device(device)
-    flat = raw.flat.to(device, non_blocking=True)
+    flat = raw.flat.to(device, non_blocking=True).to(dtype)
     layout = Layout.ragged(raw.counts, device)
     windows, size = len(raw.counts), raw.samples
     if layout.slot_R is None:  # all of one width: a transposition, without an index
@@ -70,7 +70,14 @@ def lay_out(raw: RawStep, device: torch.device | str) -> Batch:
         index_RT = row_R.to(whole)[:, None] + step_R.to(whole)[:, None] * time_T
         signal_RT = flat.index_select(0, index_RT.flatten()).view(-1, size)
     channels_R2 = raw.channels_R2.to(device, non_blocking=True)
-    return Batch(signal_RT, channels_R2, layout, layout.per_row(raw.scale_B.to(device, non_blocking=True)))
+    scale_R = layout.per_row(raw.scale_B.to(device, non_blocking=True))
+    kept_R = raw.channels_R2[:, 0] != 0
+    if bool(kept_R.all()):  # on the CPU: no waiting for the device
+        return Batch(signal_RT, channels_R2, layout, scale_R)
+    window_R = torch.arange(windows).repeat_interleave(torch.tensor(raw.counts))
+    counts = torch.bincount(window_R[kept_R], minlength=windows).tolist()
+    index_R = kept_R.nonzero().flatten().to(device)
+    return Batch(signal_RT[index_R], channels_R2[index_R], Layout.ragged(counts, device), scale_R[index_R])
 
 
 class Loader:
@@ -82,10 +89,18 @@ class Loader:
     threads : that read; 0: the caller's own.
     ahead : steps that are being read while one is used; memory holds so many and two more.
     pin : page-locked memory, from which a GPU copies without waiting.
+    electrodes : the ids (channels, 2) of a recording's channels by their names; 0, 0 leaves a channel out. None: those
+        that the names say.
     """
 
     def __init__(
-        self, sources: Sequence[tuple[Store, Windows]], *, threads: int = 4, ahead: int = 2, pin: bool = False
+        self,
+        sources: Sequence[tuple[Store, Windows]],
+        *,
+        threads: int = 4,
+        ahead: int = 2,
+        pin: bool = False,
+        electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]] | None = None,
     ) -> None:
         if threads < 0 or ahead < 1:
             raise ConfigError(f"threads is {threads} and ahead {ahead}; expected at least 0 and at least 1")
@@ -97,7 +112,7 @@ class Loader:
         self._samples = max(windows.samples for windows in self._windows)  # 0 where there are none
         self._pin, self._threads, self._ahead = pin, threads, ahead
         self._pool = ThreadPoolExecutor(threads, "cerebro-eeg-loader") if threads else None
-        self._ids = [[_electrodes(names) for names in windows.facts.montages] for windows in self._windows]
+        self._ids = [_ids_of(windows, electrodes or _electrodes) for windows in self._windows]
 
     def read(self, step: Step) -> RawStep:
         """The windows of one step."""
@@ -207,6 +222,13 @@ class _Reading:
     def cancel(self) -> None:
         for part in self.parts:
             part.cancel()
+
+
+def _ids_of(windows: Windows, electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """The ids of every montage that has a window; a store may hold others, which need not be readable."""
+    used = set(np.unique(windows.facts.montage[windows.recording]).tolist())
+    nothing = np.zeros((0, 2), np.int64)
+    return [electrodes(names) if n in used else nothing for n, names in enumerate(windows.facts.montages)]
 
 
 def _electrodes(names: Sequence[str]) -> NDArray[np.int64]:

@@ -33,12 +33,12 @@ class Overlap:
 def assert_disjoint(by_split: Mapping[str, Windows], unit: str | None = None) -> str:
     """Refuse splits that share a unit; returns the unit, for the report.
 
-    None: the unit that the recipe declared, of several the strictest. Units: "subject"; "recording"; "trial": no
-    interval, and no two samples, in two splits (one sample may be both the last of an interval and the nearest to the
-    start of the next); "none": no window.
+    None: the unit that the recipe declared for the task, of several the strictest. Units: "subject"; "recording";
+    "trial": no interval, and no two samples, in two splits (one sample may be both the last of an interval and the
+    nearest to the start of the next); "none": no window.
     """
     if unit is None:
-        declared = {str(windows.info.settings.get("split_unit", "subject")) for windows in by_split.values()}
+        declared = {_declared(windows) for windows in by_split.values()}
         unit = min(declared, key=lambda name: UNITS.index(name) if name in UNITS else -1, default="subject")
     if unit not in UNITS:
         raise ConfigError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
@@ -56,7 +56,10 @@ def assert_disjoint(by_split: Mapping[str, Windows], unit: str | None = None) ->
 
 
 def check_overlap(pretrain: Store | Windows, test: Store | Windows) -> Overlap:
-    """Subjects and recordings of a test set that are in a pre-training set, by id: of a whole store, or of windows."""
+    """Subjects and recordings of a test set that are in a pre-training set, by id: of a whole store, or of windows.
+
+    The result is false where there are none. Two stores with ids made by different keys are refused.
+    """
     _same_keys(pretrain, test)
     subjects, recordings = (a & b for a, b in zip(_who(pretrain), _who(test), strict=True))
     return Overlap(tuple(sorted(subjects)), tuple(sorted(recordings)))
@@ -73,6 +76,12 @@ def folds(windows: Windows, n: int, seed: int) -> NDArray[np.int64]:
     for number, name in enumerate(ordered):
         fold[place[name]] = number % n
     return fold[windows.subject]
+
+
+def _declared(windows: Windows) -> str:
+    settings = windows.info.settings
+    task = settings.get("tasks", {}).get(windows.task, {})
+    return str(task.get("split_unit") or settings.get("split_unit", "subject"))
 
 
 def _units(windows: Windows, unit: str) -> set[str]:

@@ -3,9 +3,12 @@
 - ``index.csv`` lists the recordings: record, file, subject, ...
 - ``pretrain.csv``, where there is one, says which of them to pre-train on, with a split.
 - ``tasks/<task>.csv`` holds labelled intervals: record, split, t0, t1, label, label_name and further ``label2``, ...
-  A task is a regression where one name stands for many labels, else a classification; a blank name is the label.
+  A task is a regression where one name stands for many labels, else a classification; a blank name is the label. Its
+  split unit is the strictest that holds: a task of one subject can only be split by recording or by trial.
 - a recording is an ``.npz`` file without pickles: the zig-zag coded first difference of integer counts in two bytes
   (``lo``, ``hi``), microvolts per count (``scale``), ``ch_std`` names, ``sfreq``, ``events`` and JSON ``meta``.
+  Events are numbers, named by ``event_codes`` in ``meta`` where it has them. The format is for data that is public: all
+  of them go into the store.
 
 Windows that a source cut out and glued together are not consecutive in time. They show in the events: all of one
 length, one after the other, from the first sample to the last. Each is then a segment of its own.
@@ -17,7 +20,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,11 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Recording, Samples, Segment
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
+Table = list[dict[str, str]]
 TASK = ("record", "split", "t0", "t1", "label", "label_name")
 SECONDS = 5.0  # of a window, where labelled intervals are as long as that
 
@@ -37,12 +41,14 @@ SECONDS = 5.0  # of a window, where labelled intervals are as long as that
 def openeeg(folder: Path) -> Recipe:
     """The recipe of one such folder."""
     tables = {path.stem: _read_table(path, TASK) for path in _task_files(folder)}
+    rows = _read_table(folder / "index.csv", ("record", "file", "subject"))
+    subjects = {row["record"]: _subject(row) for row in rows}
     return Recipe(
         "openeeg",
         "open EEG recordings with labelled tasks, in the format of the open-EEG pack",
-        functools.partial(_find, folder, tables),
+        functools.partial(_find, folder, rows, tables),
         policy=ChannelPolicy(bipolar_ears=True),  # ch_std names pairs as pairs
-        tasks={name: _describe(name, rows) for name, rows in tables.items()},
+        tasks={name: _describe(name, table, subjects) for name, table in tables.items()},
         own_ids=True,
         tried_on_real_files=True,
     )
@@ -109,13 +115,12 @@ def _segments(events_E3: NDArray[np.int64], total: int, sfreq: float) -> tuple[S
     return tuple(Segment(a, a + step, a / sfreq) for a in range(0, total, step))
 
 
-def _find(folder: Path, tables: dict[str, list[dict[str, str]]]) -> Iterator[Item]:
+def _find(folder: Path, rows: Table, tables: dict[str, Table]) -> Iterator[Item]:
     labels: dict[str, dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
-    for name, rows in tables.items():
-        regression = _is_regression(rows)
-        for row in rows:
+    for name, table in tables.items():
+        regression = _is_regression(table)
+        for row in table:
             labels[row["record"]][name].append(_interval(row, regression))
-    rows = _read_table(folder / "index.csv", ("record", "file", "subject"))
     if (folder / "pretrain.csv").exists():
         if "pretrain" in tables:
             raise InputError("there are pretrain.csv and tasks/pretrain.csv; give the task another name")
@@ -130,10 +135,15 @@ def _find(folder: Path, tables: dict[str, list[dict[str, str]]]) -> Iterator[Ite
         yield Item(
             row["record"],
             functools.partial(read_npz, path),
-            f"{row['dataset']}_{row['subject']}" if row.get("dataset") else row["subject"],
+            _subject(row),
             {name: tuple(intervals) for name, intervals in labels[row["record"]].items()},
+            events=None,
             size=path.stat().st_size if path.is_file() else 0,
         )
+
+
+def _subject(row: dict[str, str]) -> str:
+    return f"{row['dataset']}_{row['subject']}" if row.get("dataset") else row["subject"]
 
 
 def _interval(row: dict[str, str], regression: bool) -> Interval:
@@ -145,18 +155,32 @@ def _interval(row: dict[str, str], regression: bool) -> Interval:
     return Interval(start, stop, row["split"], None, tuple(_number(row[name], name) for name in _targets(row)))
 
 
-def _describe(name: str, rows: list[dict[str, str]]) -> Task:
+def _describe(name: str, rows: Table, subjects: dict[str, str]) -> Task:
     seconds = min(SECONDS, min(round(_number(r["t1"], "t1") - _number(r["t0"], "t0"), 3) for r in rows))
     if _is_regression(rows):
-        return Task("regression", _targets(rows[0]), seconds, seconds)
+        return Task("regression", _targets(rows[0]), seconds, seconds, _split_unit(rows, subjects))
     pairs = {(_number(row["label"], "label"), row["label_name"] or row["label"]) for row in rows}
     names = dict(pairs)
     if not len(pairs) == len(names) == len(set(names.values())):
         raise InputError(f"task {name}: each label needs one name, and a name of its own; mend tasks/{name}.csv")
-    return Task("classification", tuple(names[label] for label in sorted(names)), seconds, seconds)
+    classes = tuple(names[label] for label in sorted(names))
+    return Task("classification", classes, seconds, seconds, _split_unit(rows, subjects))
 
 
-def _is_regression(rows: list[dict[str, str]]) -> bool:
+def _split_unit(rows: Table, subjects: dict[str, str]) -> SplitUnit | None:
+    """The strictest unit that no two splits share; None: the subject, as the recipe says for all."""
+    if not _shared((row["split"], subjects.get(row["record"], row["record"])) for row in rows):
+        return None
+    return "trial" if _shared((row["split"], row["record"]) for row in rows) else "recording"
+
+
+def _shared(pairs: Iterable[tuple[str, str]]) -> bool:
+    """Whether something is in two splits; of (split, something)."""
+    different = set(pairs)
+    return len({thing for _, thing in different}) < len(different)
+
+
+def _is_regression(rows: Table) -> bool:
     names = {row["label_name"] for row in rows}
     return len(names) == 1 and names != {""} and len({row["label"] for row in rows}) > 1
 
@@ -173,7 +197,7 @@ def _task_files(folder: Path) -> list[Path]:
     return sorted((folder / "tasks").glob("*.csv"))
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+def _read_table(path: Path, columns: tuple[str, ...]) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

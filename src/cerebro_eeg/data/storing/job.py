@@ -1,10 +1,11 @@
 """Job: what is to be done with every recording of a corpus, and how one of them is done."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from cerebro_eeg.channels import check_policies
 from cerebro_eeg.data.filtering import references
 from cerebro_eeg.data.filtering.filters import run
 from cerebro_eeg.data.filtering.mains import estimate_mains
@@ -12,15 +13,14 @@ from cerebro_eeg.data.filtering.plan import plan_filters
 from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count
 from cerebro_eeg.data.filtering.quality_meter import measure
 from cerebro_eeg.data.reading.edf import late_faults
-from cerebro_eeg.data.reading.recording import Event, Recording
-from cerebro_eeg.data.storing import keys
+from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.stored import is_id
 from cerebro_eeg.data.storing.writer import ShardWriter
-from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raised when the same files would be stored differently: stores of other versions are refused."""
 
 
@@ -33,6 +33,15 @@ class Choices:
     quality: Policy = "keep"
     """What becomes of channels that are flat, clipped, disconnected or absurdly scaled."""
     thresholds: Thresholds = field(default_factory=Thresholds)
+    reference: references.Reference | None = None
+    """What the channels are measured against; None: as the recipe has it."""
+    causal: bool = False
+    """Filters that never look ahead, for streams, instead of the recipe's."""
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None
+    """What becomes of channels whose labels are not understood; None: as the recipe has it."""
+    too_many: Literal["error", "nearest"] | None = None
+    """What becomes of a recording with more than ``max_channels``; None: as the recipe has it."""
+    max_channels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,12 +51,29 @@ class Job:
     folder: Path
     recipe: Recipe
     choices: Choices
-    key: bytes | None
-    """None where the corpus keeps its own ids."""
 
 
-def settings(job: Job) -> dict[str, Any]:
+def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
+    """The recipe with what the user has chosen in the place of its own, so that the settings have it."""
+    signal, policy = recipe.signal, recipe.policy
+    if choices.reference is not None:
+        signal = replace(signal, reference=choices.reference)
+    if choices.causal:
+        signal = replace(signal, filter_phase="causal")
+    if choices.unknown is not None:
+        policy = replace(policy, unknown=choices.unknown)
+    if choices.too_many is not None:
+        policy = replace(policy, too_many=choices.too_many)
+    if choices.max_channels is not None:
+        policy = replace(policy, max_channels=choices.max_channels)
+    check_policies(policy.unknown, policy.untrained, policy.duplicates, policy.too_many, policy.max_channels)
+    return replace(recipe, signal=signal, policy=policy)
+
+
+def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
     """What a store was made with; two stores with equal settings and equal files are equal."""
+    listed = [item.events for item in items]
+    events = "all" if None in listed else sorted({name for names in listed for name in names or ()})
     policy = {name: value for name, value in vars(job.recipe.policy).items() if name != "trained"}
     return {
         "version": RECIPE_VERSION,
@@ -58,7 +84,12 @@ def settings(job: Job) -> dict[str, Any]:
         "quality": job.choices.quality,
         "thresholds": to_dict(job.choices.thresholds),
         "split_unit": job.recipe.split_unit,
-        "tasks": {name: to_dict(task) for name, task in sorted(job.recipe.tasks.items())},
+        "tasks": {
+            name: to_dict(replace(task, split_unit=task.split_unit or job.recipe.split_unit))
+            for name, task in sorted(job.recipe.tasks.items())
+        },
+        "events": events,
+        "options": dict(sorted(job.recipe.options.items())),
     }
 
 
@@ -69,17 +100,11 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def name_of(job: Job, item: Item) -> str:
-    """The id of a recording: its own, or a keyed hash of its name."""
-    if job.key is not None:
-        return keys.make_id(job.key, "recording", item.name)
-    if not is_id(item.name):
-        raise InputError(f"the corpus has a recording whose id cannot be used: {item.name!r:.60}")
-    return item.name
-
-
 def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
-    """Read, check, filter and store one recording; a RecordingError or ChannelError says why it cannot be."""
+    """Read, check, filter and store one recording; a RecordingError or ChannelError says why it cannot be.
+
+    The item's subject is the id that the store shows.
+    """
     opened = item.open(job.recipe.policy)
     measured = measure(opened, job.choices.thresholds)
     columns = choose(opened.match.channels, measured, job.choices.thresholds, job.choices.quality)
@@ -98,8 +123,8 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
             draft.write(references.rereference(block.signal, kept, kind)[0])
         draft.commit(
             native_sfreq=recording.sfreq,
-            subject=_subject(job, item),
-            events=[Event(e.onset, e.duration, e.name) for e in recording.events if e.name in item.events],
+            subject=_subject(item),
+            events=[event for event in recording.events if item.events is None or event.name in item.events],
             labels=item.labels,
             mains=plan.notch,
             faults=sorted({fault.code for fault in (*opened.faults, *late_faults(opened))}),
@@ -134,9 +159,7 @@ def _mains(job: Job, item: Item, recording: Recording) -> float | None:
     return estimate_mains(recording)
 
 
-def _subject(job: Job, item: Item) -> str | None:
-    if item.subject is not None and job.key is not None:
-        return keys.make_id(job.key, "subject", item.subject)
+def _subject(item: Item) -> str | None:
     if item.subject is not None and not is_id(item.subject):
         raise RecordingError("subject", "the corpus's name of the subject cannot be used as an id; mend it")
     return item.subject

@@ -4,13 +4,15 @@ Ids are a keyed hash (HMAC-SHA256) of a name, so that two people with the same d
 and the same key gives the same ids on every machine. The key is the user's and lies outside of every store.
 """
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
-from cerebro_eeg.errors import InputError
+from cerebro_eeg.errors import ConfigError, InputError
 
 BYTES = 32
 
@@ -42,16 +44,34 @@ def make_id(key: bytes, kind: str, name: str) -> str:
     return hmac.new(key, f"{kind}\0{name}".encode(), hashlib.sha256).hexdigest()[:24]
 
 
-def _make_key(path: Path) -> None:
-    """Put a whole key in place unless one is there: a process that is faster, or a kill, must not leave half a key."""
+@contextlib.contextmanager
+def private_draft(path: Path, text: str) -> Iterator[Path]:
+    """A hidden sibling of ``path`` with this text, on the disk and from its first moment readable by its owner alone.
+
+    Whoever asks moves it into place; otherwise it goes. (``files.replacing`` gives a file the usual permissions.)
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(BYTES) + "\n")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def check_outside(path: Path, store: Path, what: str) -> None:
+    """Refuse a private file inside a store: a store is passed on."""
+    if path.resolve().is_relative_to(store.resolve()):
+        raise ConfigError(f"the {what} would lie inside the store, which is passed on; name a file outside of it")
+
+
+def _make_key(path: Path) -> None:
+    """Put a whole key in place unless one is there: a process that is faster, or a kill, must not leave half a key."""
+    with private_draft(path, secrets.token_hex(BYTES) + "\n") as draft:
         try:
             os.link(draft, path)  # fails where the name exists; a rename would replace it
         except FileExistsError:  # another process was faster: its key is the key
@@ -59,8 +79,6 @@ def _make_key(path: Path) -> None:
         except OSError:  # no hard links on this file system
             if not path.exists():
                 os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def key_check(key: bytes) -> str:

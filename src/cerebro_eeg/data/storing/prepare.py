@@ -8,15 +8,19 @@ divided. One bad file never stops the run.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cerebro_eeg.data.storing import keys
-from cerebro_eeg.data.storing.job import Choices, Job, name_of, settings
+from cerebro_eeg.data.storing.dask_workers import run_on_dask
+from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
+from cerebro_eeg.data.storing.private_map import add_to_map, read_map
 from cerebro_eeg.data.storing.recipe import Item, Recipe
-from cerebro_eeg.data.storing.skipped import write_skipped
+from cerebro_eeg.data.storing.resume import check_same
+from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
+from cerebro_eeg.data.storing.stored import is_id
 from cerebro_eeg.data.storing.workers import run_all
 from cerebro_eeg.errors import ConfigError, InputError
 
@@ -43,12 +47,19 @@ def prepare(
     choices: Choices | None = None,
     *,
     workers: int = 0,
+    dask: str | None = None,
     part: tuple[int, int] = (1, 1),
+    retry: bool = False,
     key_file: Path | None = None,
+    map_file: Path | None = None,
     before: Callable[[Sequence[Item], int], None] | None = None,
     progress: Callable[[int, int, int, int], None] | None = None,
 ) -> Prepared:
     """Prepare ``part`` (k of n) of a corpus into a store, with ``workers`` processes or, for 0, in this one.
+
+    ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries what was skipped before;
+    what a disk or a network may be to blame for is always tried again. Ids are made with the key in ``key_file``, and
+    ``map_file`` is told what they stand for.
 
     ``before`` is told, before anything is read, the items to do and how many of the part are stored or skipped already;
     ``progress`` is told (recordings done, recordings in all, bytes done, bytes in all) after each recording.
@@ -57,20 +68,28 @@ def prepare(
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
-    key = None if recipe.own_ids else keys.read_key(key_file or keys.default_key_file())
-    job = Job(folder, recipe, choices or Choices(), key)
-    create_store(folder, recipe.name, settings(job), None if key is None else keys.key_check(key))
+    choices = choices or Choices()
+    job = Job(folder, with_choices(recipe, choices), choices)
+    key = _key(recipe, folder, key_file, map_file)
+    items, sources = _find(recipe, key)
+    create_store(folder, recipe.name, settings(job, items.values()), None if key is None else keys.key_check(key))
     store = Store(folder)
-    finished = {record.id for record in store.recordings} | set(store.skipped())
-    items = _find(job)
+    check_same(store, items)
+    if map_file is not None:
+        add_to_map(map_file, sources)
     part_ids = [id for id in items if _belongs(id, part)]
+    skipped = store.skipped()
+    again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
+    forget(folder, again)
+    finished = ({record.id for record in store.recordings} | set(skipped)) - again
     mine = [(id, items[id]) for id in part_ids if id not in finished]
     done_before = len(part_ids) - len(mine)
     if before is not None:
         before([item for _, item in mine], done_before)
     total, bytes_total = len(mine), sum(item.size for _, item in mine)
     done = bytes_done = 0
-    for size in run_all(job, mine, workers, part):
+    name = f"part{part[0]}of{part[1]}"
+    for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
         done, bytes_done = done + 1, bytes_done + size
         if progress is not None:
             progress(done, total, bytes_done, bytes_total)
@@ -83,23 +102,49 @@ def prepare(
         hours=sum(seconds for _, seconds in shapes) / 3600,
         montages=dict(sorted(Counter(channels for channels, _ in shapes).items())),
         skipped=skipped,
-        sources={id: items[id].name for id in skipped if id in items},
+        sources={id: sources["recordings"][id] for id in skipped if id in items},
         hash=store.hash(),
         done_before=done_before,
     )
 
 
-def _find(job: Job) -> dict[str, Item]:
-    """All items of the corpus by id."""
+def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:
+    """The key, where the corpus needs one; and the private files checked before anything is made."""
+    if recipe.own_ids:
+        if map_file is not None:
+            raise ConfigError(f"{recipe.name} keeps the corpus's own ids, so there is nothing to map; leave --map out")
+        return None
+    if map_file is not None:
+        keys.check_outside(map_file, folder, "map of ids")
+        read_map(map_file)
+    key_file = key_file or keys.default_key_file()
+    keys.check_outside(key_file, folder, "key")
+    return keys.read_key(key_file)
+
+
+def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str, dict[str, str]]]:
+    """All items of the corpus by id, with the subject as the store will show it; and what the ids stand for.
+
+    Ids are made here, so that no worker needs the key.
+    """
     items: dict[str, Item] = {}
-    for item in job.recipe.find():
-        id = name_of(job, item)
+    sources: dict[str, dict[str, str]] = {"recordings": {}, "subjects": {}}
+    for item in recipe.find():
+        id, subject = item.name, item.subject
+        if key is not None:
+            id = keys.make_id(key, "recording", item.name)
+            subject = None if item.subject is None else keys.make_id(key, "subject", item.subject)
+        elif not is_id(id):
+            raise InputError(f"the corpus has a recording whose id cannot be used: {id!r:.60}")
         if id in items:  # one of the two would be lost without a word
-            raise InputError(f"{job.recipe.name} finds two recordings with the id {id!r}; give each a name of its own")
-        items[id] = item
+            raise InputError(f"{recipe.name} finds two recordings with the id {id!r}; give each a name of its own")
+        items[id] = replace(item, subject=subject)
+        sources["recordings"][id] = item.name
+        if subject is not None:
+            sources["subjects"][subject] = str(item.subject)
     if not items:
-        raise InputError(f"{job.recipe.name} finds no recording there; check the folder")
-    return items
+        raise InputError(f"{recipe.name} finds no recording there; check the folder")
+    return items, sources
 
 
 def _belongs(id: str, part: tuple[int, int]) -> bool:

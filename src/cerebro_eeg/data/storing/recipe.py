@@ -13,6 +13,8 @@ from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing.stored import Interval
 
+SplitUnit = Literal["subject", "recording", "trial", "none"]
+
 
 @dataclass(frozen=True)
 class Item:
@@ -24,8 +26,8 @@ class Item:
     subject: str | None = None
     labels: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """By task; an interval carries its split."""
-    events: tuple[str, ...] = ()
-    """Event names of the file that may go into the store."""
+    events: tuple[str, ...] | None = ()
+    """Event names of the file that may go into the store; None: all, where a public corpus has codes for events."""
     mains: float | None = None
     """Mains frequency in Hz where the corpus knows it better than the recipe."""
     size: int = 0
@@ -41,6 +43,10 @@ class Task:
     """Classes in order, or names of the targets."""
     seconds: float
     stride: float
+    split_unit: SplitUnit | None = None
+    """What no two splits of this task may share; None: the recipe's."""
+    labels: Literal["interval", "majority", "last", "mean"] = "interval"
+    """How a window is labelled by its intervals, unless training says otherwise; see ``window_labels.py``."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,12 @@ class Recipe:
     policy: ChannelPolicy = field(default_factory=ChannelPolicy)
     mains: float | None = None
     """Mains frequency in Hz; None: of the item, or estimated and printed."""
-    split_unit: Literal["subject", "recording", "trial", "none"] = "subject"
+    split_unit: SplitUnit = "subject"
     """What no two splits may share."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
     own_ids: bool = False
     """The corpus is documented and pseudonymous: recordings and subjects keep its ids; all others are hashed."""
     tried_on_real_files: bool = False
     """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What was asked for beside the folder and changes what is found; a store keeps to it."""

@@ -1,4 +1,9 @@
-"""The processes that do a job: each owns a shard, none outlives the first one, and one bad file stops none of them."""
+"""The processes that do a job: each owns a shard, none outlives the first one, and one bad file stops none of them.
+
+A file can also end the process that reads it: a fault in a library, memory that the system takes back. Then the pool is
+gone. Those that may have been at work are tried one at a time in a process of their own, so that the one to blame is
+known and is skipped with the reason ``crash``; the others go on in a new pool.
+"""
 
 import contextlib
 import multiprocessing
@@ -7,84 +12,81 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import TypeVar
 
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.skipped import SkipLog
+from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError, StoreBusyError, StoreError
 
-_worker: tuple[Job, ShardWriter, SkipLog] | None = None
+T = TypeVar("T")
+Pair = tuple[str, Item]
+_job: tuple[Job, str] | None = None
+_shard: tuple[ShardWriter, SkipLog] | None = None
 
 
-def run_all(job: Job, mine: list[tuple[str, Item]], workers: int, part: tuple[int, int]) -> Iterator[int]:
-    """Do the work; yields the source bytes of each recording that is stored or skipped."""
-    if not mine:
-        return
-    if workers == 0:
-        with _opened(job.folder, part) as (writer, log):
+def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator[int]:
+    """Do the work, in shards that begin with ``name``; yields the source bytes of each recording stored or skipped."""
+    if workers == 0 and mine:
+        with opened_shard(job.folder, name) as (writer, log):
             for id, item in mine:
-                yield _one(job, writer, log, id, item)
+                yield do_one(job, writer, log, id, item)
         return
-    largest_first = sorted(mine, key=lambda pair: -pair[1].size)  # so that no worker is left alone with a long one
-    context = multiprocessing.get_context("spawn")
-    try:
-        with ProcessPoolExecutor(min(workers, len(mine)), context, _start, (job, part)) as pool:
-            try:
-                for future in as_completed([pool.submit(_work, pair) for pair in largest_first]):
-                    yield future.result()
-            except BaseException:  # what a worker has begun it ends; nothing else is begun
-                pool.shutdown(cancel_futures=True)
-                raise
-    except BrokenProcessPool as error:
-        raise StoreError("a worker process died; what was stored is safe: run the same command again") from error
+    left = sorted(mine, key=lambda pair: -pair[1].size)  # largest first: no worker is left alone with a long one
+    while left:
+        done: set[str] = set()
+        try:
+            with _pool(job, name, min(workers, len(left))) as pool:
+                for id, size in _share(pool, left):
+                    done.add(id)
+                    yield size
+            return
+        except BrokenProcessPool:
+            left = [pair for pair in left if pair[0] not in done]
+        told = finished(job.folder)  # a worker may have died between the end of its work and saying so
+        yield from (item.size for id, item in left if id in told)
+        left = [pair for pair in left if pair[0] not in told]
+        near = 2 * workers + 1  # at work or handed out: in order, one ahead for each worker and one more
+        yield from _one_by_one(job, name, left[:near])
+        left = left[near:]
+
+
+def in_own_process(function: Callable[..., T], *args: object) -> T | None:
+    """What a function of a module gives in a process of its own; None where the process dies of it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            with _uninterrupted():
+                future = pool.submit(function, *args)
+            return future.result()
+        except BrokenProcessPool:
+            return None
+
+
+def finished(folder: Path) -> set[str]:
+    """All that is stored or skipped."""
+    store = Store(folder)
+    return {record.id for record in store.recordings} | set(store.skipped())
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, part: tuple[int, int]) -> Iterator[tuple[ShardWriter, SkipLog]]:
+def opened_shard(folder: Path, name: str) -> Iterator[tuple[ShardWriter, SkipLog]]:
     """A shard and a skip log of our own, closed at the end."""
-    writer, log = _claim(folder, part)
+    writer, log = _claim(folder, name)
     try:
         yield writer, log
     finally:
-        writer.close()
         log.close()
+        writer.close()
 
 
-def _claim(folder: Path, part: tuple[int, int]) -> tuple[ShardWriter, SkipLog]:
-    """The shard and skip log with the first number that no living process holds."""
-    for number in range(1000):
-        name = f"part{part[0]}of{part[1]}-{number}"
-        with contextlib.suppress(StoreBusyError):
-            return ShardWriter(folder, name), SkipLog(folder, name)
-    raise StoreError("a thousand writers are at work on this store; wait for some to end")
-
-
-def _start(job: Job, part: tuple[int, int]) -> None:
-    global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the first process to tell, in one line
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker = job, *_claim(job.folder, part)
-
-
-def _end_with_parent() -> None:
-    """A worker whose first process was killed would wait for work for ever, and hold its shard."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)  # like a kill: what is committed stays
-
-
-def _work(pair: tuple[str, Item]) -> int:
-    assert _worker is not None
-    return _one(*_worker, *pair)
-
-
-def _one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> int:
+def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> int:
+    """Store or skip one recording; only a store that cannot be written is an error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warning may quote a path or a header
@@ -97,6 +99,112 @@ def _one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> in
         log.add(id, "channels")
     except InputError:
         log.add(id, "input")
+    except OSError:
+        log.add(id, "reader_oserror")
     except Exception as error:  # a file that breaks a reader in a way nobody foresaw must not stop the others
         log.add(id, "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower()))
     return item.size
+
+
+def _pool(job: Job, name: str, workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (job, name))
+
+
+def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, int]]:
+    try:
+        with _uninterrupted():
+            futures = [pool.submit(_work, pair) for pair in pairs]
+        for future in as_completed(futures):
+            yield future.result()
+    except BaseException:  # what a worker has begun it ends; nothing else is begun
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
+    """Each alone; the next takes over a process that has lived, and only who ends a fresh one is to blame."""
+    pool: ProcessPoolExecutor | None = None
+    try:
+        for id, item in suspects:
+            lived = pool is not None and _lives(pool, (id, item))
+            if not lived and id not in finished(job.folder):
+                pool = _fresh(job, name)
+                lived = _lives(pool, (id, item))
+            if not lived:
+                pool = None
+                if id not in finished(job.folder):
+                    with opened_shard(job.folder, name) as (_, log):
+                        log.add(id, "crash")
+            yield item.size
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+def _fresh(job: Job, name: str) -> ProcessPoolExecutor:
+    """A pool of one process that has shown that it works: otherwise a file would be blamed for what it did not do."""
+    pool = _pool(job, name, 1)
+    try:
+        with _uninterrupted():
+            first = pool.submit(os.getpid)
+        first.result()
+    except BrokenProcessPool as error:
+        raise StoreError("worker processes die before they begin; what was stored is safe: try --workers 0") from error
+    return pool
+
+
+def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:
+    """Whether the process outlives this recording; the pool is closed when it does not."""
+    try:
+        pool.submit(_work, pair).result()
+    except BrokenProcessPool:
+        pool.shutdown()
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes that are started here are never interrupted: that is for the first one to tell, in one line.
+
+    A worker could ignore it only when it is up, and would die with a traceback before.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # one that came meanwhile arrives now
+
+
+def _claim(folder: Path, name: str) -> tuple[ShardWriter, SkipLog]:
+    """The shard and skip log with the first number that no living process holds."""
+    for number in range(1000):
+        with contextlib.suppress(StoreBusyError), contextlib.ExitStack() as stack:
+            writer = stack.enter_context(ShardWriter(folder, f"{name}-{number}"))
+            log = SkipLog(folder, f"{name}-{number}")
+            stack.pop_all()  # both are ours: they stay open
+            return writer, log
+    raise StoreError("a thousand writers are at work on this store; wait for some to end")
+
+
+def _start(job: Job, name: str) -> None:
+    """In a worker, first; it must not fail, because the pool would not say why."""
+    global _job
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _job = job, name
+
+
+def _end_with_parent() -> None:
+    """A worker whose first process was killed would wait for work for ever, and hold its shard."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)  # like a kill: what is committed stays
+
+
+def _work(pair: Pair) -> tuple[str, int]:
+    global _shard
+    assert _job is not None
+    job, name = _job
+    _shard = _shard or _claim(job.folder, name)
+    return pair[0], do_one(job, *_shard, *pair)

@@ -1,0 +1,164 @@
+"""``cerebro-eeg embed``: features of recordings, as one file for any other tool."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
+from cerebro_eeg.progress import Progress, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cerebro_eeg.runs.inputs import Input
+
+
+@dataclass(frozen=True)
+class EmbedResult:
+    """What was written."""
+
+    file: str | None
+    """None where no recording could be used: then nothing is written."""
+    level: str
+    layer: int
+    recordings: int
+    rows: int
+    shape: tuple[int, ...]
+    """Of one row's features."""
+    preparation: str
+    failures: tuple[Failure, ...]
+    show_paths: bool
+
+    @property
+    def exit_code(self) -> int:
+        return 6 if self.failures else 0
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "file": self.file,
+            "level": self.level,
+            "layer": self.layer,
+            "recordings": self.recordings,
+            "rows": self.rows,
+            "shape": list(self.shape),
+            "preparation": self.preparation,
+            "not_used": [failure.to_dict(self.show_paths) for failure in self.failures],
+        }
+
+    def text(self) -> str:
+        what = "window" if self.level == "window" else "channel of a window"
+        lines = ["no recording could be used; nothing was written"]
+        if self.file is not None:
+            lines = [
+                f"features of {counted(self.recordings, 'recording')} in {self.file}",
+                f"  rows        {self.rows:,}, one a {what}: {' x '.join(map(str, self.shape))} numbers after layer "
+                f"{self.layer}",
+                f"  columns     recording, {'' if self.level == 'window' else 'channel, '}start (seconds), features",
+            ]
+        return "\n".join(lines + failed_text(self.failures, self.recordings + len(self.failures), self.show_paths))
+
+
+def embed(
+    model: str,
+    files: tuple[Path, ...],
+    /,
+    *,
+    out: Path,
+    level: Literal["window", "channel", "token"] = "window",
+    layer: int | None = None,
+    seconds: float | None = None,
+    stride: float | None = None,
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
+    untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
+    too_many: Literal["error", "nearest"] = "error",
+    quality: Literal["keep", "drop", "refuse"] = "keep",
+    mains: float | None = None,
+    unit: str | None = None,
+    key: Path | None = None,
+    map: Path | None = None,
+    show_paths: bool = False,
+    device: str = "auto",
+) -> EmbedResult:
+    """Write the features of recordings: what a model's encoder makes of every window of them.
+
+    Recordings are filtered, referenced and resampled as the checkpoint says. The file has a row a window, or a row a
+    channel of a window, with the id of its recording and its start in seconds. In Python:
+    cerebro_eeg.embed(file, model). The exit code is 6 where recordings could not be used; the others are done all
+    the same.
+
+    Try, for example:
+      cerebro-eeg embed my-model night.edf --out features.npz
+      cerebro-eeg embed my-model path/to/files --out features.parquet --level channel --layer 6 --map names.json
+
+    Args:
+        model: A checkpoint, or the folder of a run.
+        files: Recordings, or folders that are searched for them.
+        out: The file to write: .npz, or .parquet where the package pyarrow is installed.
+        level: One vector a window, one a channel, or one a patch of each channel.
+        layer: Blocks of the encoder to run, from 0 (embedded patches); otherwise all.
+        seconds: Length of a window; otherwise the model's.
+        stride: Seconds from window to window; otherwise side by side.
+        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
+            electrode where the file has positions.
+        untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was
+            trained, drop them, or use them as they are.
+        too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
+        quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
+        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        key: The file with the key that ids are made with; otherwise the one in your config folder.
+        map: A private file that is told which path each id stands for.
+        show_paths: Name what cannot be used by its path; it may say who was recorded.
+        device: auto, cpu, cuda, cuda:1 or mps.
+    """
+    import numpy as np
+
+    from cerebro_eeg.runs import inference, inputs
+    from cerebro_eeg.runs.feature_file import FeatureFile, check_target
+    from cerebro_eeg.runs.signals import Handling, open_signal
+    from cerebro_eeg.train.distributed import choose_device
+
+    check_target(out)
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    chosen = choose_device(device)
+    given = inputs.find_inputs(files, key)
+    loaded = inference.load_model(model).to(chosen)
+    reader = inference.make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
+    config = reader.config
+    inference.check_level(config, level, layer)
+    shape = (config.patches.count(reader.samples), config.width) if level == "token" else (config.width,)
+    inputs.tell_map(map, given)
+    progress = Progress()
+    progress.say(reader.text())
+    with contextlib.closing(FeatureFile(out, shape, channels=level != "window")) as file:
+
+        def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
+            signal = open_signal(one.path, config, reader.electrodes, handling)
+            names = np.array(inference.row_names(config, signal.names))
+            with file.recording():
+                for cut, features in inference.embed_windows(reader, signal, level, layer, tell):
+                    if level == "window":
+                        file.add(one.id, cut.start_B, features)
+                        continue
+                    start_n = cut.start_B.repeat(len(names))
+                    file.add(one.id, start_n, features.reshape(-1, *shape), np.tile(names, len(cut.start_B)))
+
+        try:
+            failures = go_over(given, work, progress, show_paths=show_paths)
+        finally:
+            progress.end()
+        rows = file.rows
+        if rows:
+            file.finish()
+    return EmbedResult(
+        str(out) if rows else None,
+        level,
+        config.depth if layer is None else layer,
+        len(given) - len(failures),
+        rows,
+        shape,
+        reader.text(),
+        tuple(failures),
+        show_paths,
+    )

@@ -1,0 +1,201 @@
+"""``cerebro-eeg finetune``: a classifier or regression from labelled windows; or a linear probe on frozen features."""
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.progress import Progress, in_time
+
+
+@dataclass(frozen=True)
+class TrainedResult:
+    """One training."""
+
+    folder: str
+    fold: str
+    seed: int
+    steps: int
+    metric: str
+    validation: float | None
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """All trainings of a call."""
+
+    folder: str
+    task: str
+    unit: str
+    trained: tuple[TrainedResult, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def text(self) -> str:
+        lines = [f"{self.task}: {len(self.trained)} trained in {self.folder}; splits share no {self.unit}"]
+        for one in self.trained:
+            score = "no validation data" if one.validation is None else f"validation {one.metric} {one.validation:.4f}"
+            steps = f", {one.steps:,} steps" if one.steps else ""
+            lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{steps}")
+        scores = [one.validation for one in self.trained if one.validation is not None]
+        if len(scores) > 1:
+            mean, spread = statistics.fmean(scores), statistics.stdev(scores)
+            lines.append(
+                f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
+            )
+        lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
+        lines.append(f"  time  {in_time(self.seconds)}")
+        return "\n".join(lines)
+
+
+def finetune(
+    store: Path,
+    /,
+    *,
+    task: str,
+    from_: str,
+    out: Path,
+    preset: str = "small",
+    config: Path | None = None,
+    freeze: bool = False,
+    solver: Literal["exact", "adamw"] = "exact",
+    seeds: int = 1,
+    seed: int = 0,
+    folds: int | None = None,
+    balanced: bool = False,
+    epochs: int | None = None,
+    steps: int | None = None,
+    patience: int = 10,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    seconds: float | None = None,
+    stride: float | None = None,
+    labels: Literal["interval", "majority", "last", "mean"] | None = None,
+    rate: Literal["error", "as_is"] = "error",
+    untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
+    paper: bool = False,
+    set: tuple[str, ...] = (),
+    device: str = "auto",
+    strategy: Literal["ddp", "fsdp"] = "ddp",
+    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
+    micro_batch: int | None = None,
+    compile: Literal["auto", "yes", "no"] = "auto",
+    recompute: bool = False,
+    deterministic: bool = False,
+    threads: int | None = None,
+    readers: int = 2,
+    save_minutes: float = 10.0,
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] = (),
+) -> FinetuneResult:
+    """Train a task of a store: all of a pre-trained model, only a linear head on it, or a new model.
+
+    Selection is on the validation split alone; the test split is not read. Several seeds or folds are trained one after
+    the other. Interrupted or killed, start it again with the same command.
+
+    Try, for example:
+      cerebro-eeg finetune my-store --task eyes --from my-run --out eyes --seeds 5
+      cerebro-eeg finetune my-store --task eyes --from my-run --freeze --out eyes-probe
+      cerebro-eeg finetune my-store --task eyes --from none --preset tiny --out eyes-scratch
+
+    Args:
+        store: A folder that prepare made.
+        task: Which of the store's tasks; info STORE lists them.
+        from_: A checkpoint or run to start from, or none for new weights (of the preset's size).
+        out: The folder of the run; made where there is none, gone on with where it holds this run.
+        preset: Whose hyper-parameters to use and, with --from none, whose size.
+        config: A JSON file that changes fields of the preset: {"model": {...}, "finetune": {...}}.
+        freeze: Linear probing: the encoder stays as it is.
+        solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
+        seeds: How many trainings, each with a seed of its own, from --seed on.
+        seed: The first of them.
+        folds: Divide by subject into so many folds (or use the corpus's own): each is tested once, the next validates.
+        balanced: Weigh classes so that all weigh the same.
+        epochs: Epochs to train, if validation does not stop it before.
+        steps: Steps to train, instead of epochs.
+        patience: Epochs without a better validation score after which training stops.
+        batch_size: Windows of a step, over all processes.
+        lr: Learning rate after the warm-up.
+        seconds: Length of a window; otherwise the task's.
+        stride: Seconds from window to window; otherwise the task's.
+        labels: How a window is labelled by the intervals that it lies in; otherwise the task's way.
+        rate: What to do with a store of another rate than the model's.
+        untrained: With --freeze: what to do with electrodes that the weights never saw.
+        paper: Keep the batch size, however few steps an epoch has.
+        set: Any other field, as name=value: finetune.drop_path=0.2.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        strategy: Whole copies in every process, or shards of the weights.
+        precision: Of the arithmetic; auto is bf16 on a GPU that has it.
+        micro_batch: Windows that a process computes at once; otherwise what fits into memory.
+        compile: Compile the blocks; auto does so on a GPU.
+        recompute: Gradient checkpointing: less memory, more time.
+        deterministic: Bitwise equal repetitions on a GPU, too.
+        threads: Of a process on the CPU.
+        readers: Threads that read windows.
+        save_minutes: Between two saves of the state.
+        loggers: Beside metrics.jsonl.
+    """
+    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.runs import finetune as runs
+    from cerebro_eeg.runs.engine import Engine
+    from cerebro_eeg.runs.settings import choose
+
+    if seeds < 1 or seed < 0:
+        raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
+    flags = {
+        "finetune.epochs": epochs,
+        "finetune.warmup_epochs": None if epochs is None else min(epochs, 5),
+        "finetune.batch_size": batch_size,
+        "finetune.peak_lr": lr,
+    }
+    chosen = choose(preset, config, flags, set)
+    choices = runs.Choices(
+        task=task,
+        seeds=tuple(range(seed, seed + seeds)),
+        folds=folds,
+        freeze=freeze,
+        solver=solver,
+        balanced=balanced,
+        seconds=seconds,
+        stride=stride,
+        labels=labels,
+        patience=patience,
+        steps=steps,
+        paper=paper,
+        rate=rate,
+        untrained="as_is" if freeze and from_ == "none" else untrained,
+    )
+    engine = Engine(
+        device=device,
+        strategy=strategy,
+        precision=precision,
+        micro_batch=micro_batch,
+        compile={"auto": None, "yes": True, "no": False}[compile],
+        recompute=recompute,
+        deterministic=deterministic,
+        threads=threads,
+        readers=readers,
+        save_minutes=save_minutes,
+        loggers=loggers,
+    )
+    progress, began = Progress(), time.monotonic()
+    start = None if from_ == "none" else Path(from_)
+    if freeze and start is None:
+        progress.say("note: this probes random weights, which is a control and not a model")
+    line = StepLine(progress)
+    try:
+        found = runs.finetune(store, out, chosen, choices, engine, start, say=progress.say, tell=line.tell)
+        if found.first:
+            write_page(lambda: report_finetune(out), progress)
+    finally:
+        progress.end()
+    trained = tuple(
+        TrainedResult(str(one.folder), one.fold, one.seed, one.steps, one.metric, one.validation, one.threshold)
+        for one in found.trained
+    )
+    return FinetuneResult(str(found.folder), task, found.unit, trained, time.monotonic() - began)

@@ -1,0 +1,164 @@
+"""``cerebro-eeg info PRESET`` and ``info CHECKPOINT``: what a model is, and what it costs."""
+
+from dataclasses import dataclass
+
+from cerebro_eeg import costs
+from cerebro_eeg.config import PRESETS, HeadConfig, ModelConfig, ObjectiveConfig, Training, preset
+from cerebro_eeg.errors import CheckpointError, InputError
+from cerebro_eeg.schema import to_dict
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Dimensions, parameters by part, and the cost of one window."""
+
+    name: str
+    kind: str
+    model: ModelConfig
+    objective: ObjectiveConfig | None
+    head: HeadConfig | None
+    training: Training | None
+    channels: int
+    seconds: float
+    samples: int
+    parts: dict[str, int]
+    cost: costs.Cost
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the encoder as the paper counts them: 23 channel rows, no objective, no head."""
+        return sum(costs.parameters(self.model).values())
+
+    @property
+    def stored(self) -> int:
+        """Parameters with the whole vocabulary's channel table, objective and head."""
+        return sum(self.parts.values()) - self.parts["electrodes"] + costs.whole_table(self.model)
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "model": to_dict(self.model),
+            "objective": None if self.objective is None else to_dict(self.objective),
+            "head": None if self.head is None else to_dict(self.head),
+            "training": None if self.training is None else to_dict(self.training),
+            "parameters": self.parameters,
+            "parameters_by_part": self.parts,
+            "parameters_whole_vocabulary": self.stored,
+            "window": {
+                "channels": self.channels,
+                "seconds": self.seconds,
+                "samples": self.samples,
+                "tokens": self.cost.tokens,
+                "flops": self.cost.flops,
+                "attention_flops": self.cost.attention_flops,
+                "scores": self.cost.scores,
+            },
+            "memory_bytes": {
+                "weights": self.stored * costs.FLOAT,
+                "training_state": 4 * self.stored * costs.FLOAT,
+                "forward": self.cost.forward_bytes,
+                "backward": self.cost.backward_bytes,
+            },
+        }
+
+    def text(self) -> str:
+        model, patches, signal, cost = self.model, self.model.patches, self.model.signal, self.cost
+        lines = [
+            f"{self.name} ({self.kind})",
+            "",
+            f"encoder     {model.depth} blocks, width {model.width}, {model.heads} heads of {model.head_dim}, "
+            f"MLP {model.hidden}, {model.attention} attention, {model.norm}-norm",
+            f"input       {_patching(model)}; {model.normalization} normalisation"
+            + (", amplitude embedding" if model.amplitude else ""),
+            f"signal      uV at {signal.sfreq:g} Hz, {signal.highpass:g} to {signal.lowpass:g} Hz "
+            f"({signal.filter_phase} phase), reference {signal.reference.replace('_', ' ')}",
+            f"positions   {model.positions} (windows of {model.window} samples; shorter sliced, longer interpolated)",
+        ]
+        if self.objective is not None:
+            masked = self.objective
+            lines.append(f"objective   {masked.style}, {masked.mask_ratio:.0%} masked, alpha {masked.alpha:g}")
+        if self.head is not None:
+            names = f": {', '.join(self.head.names)}" if self.head.names else ""
+            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}")
+        lines += ["", f"parameters  {self.parameters:,} (as the paper counts: 23 channel rows, no head)"]
+        lines += [f"  {part:18}{count:>14,}" for part, count in self.parts.items()]
+        lines += [
+            f"  {'whole vocabulary':18}{costs.whole_table(model):>14,} for electrodes in place of {costs.PAPER_ROWS} "
+            f"rows: {self.stored:,} in all",
+            "",
+            f"one window of {self.channels} channels x {self.seconds:g} s ({self.samples} samples)",
+            f"  tokens    {cost.tokens:,}: {self.channels * patches.rows} rows x {patches.count(self.samples)} patches",
+            f"  FLOPs     {_short(cost.flops)} forward, {_short(cost.attention_flops)} of them in attention scores",
+            f"  scores    {cost.scores:,} in the largest layer, were they materialised",
+            "",
+            "memory in fp32 (counted from the shapes; a program adds its own)",
+            f"  weights   {_mib(self.stored * costs.FLOAT)}; training state (weights, gradients, AdamW) "
+            f"{_mib(4 * self.stored * costs.FLOAT)}",
+            f"  window    {_mib(cost.forward_bytes)} at the peak of a forward pass; {_mib(cost.backward_bytes)} kept "
+            "for a backward pass",
+        ]
+        if self.training is not None:
+            lines += ["", *_trained(self.training)]
+        return "\n".join(lines)
+
+
+def info_model(target: str, channels: int = 19, seconds: float = 5.0) -> ModelInfo:
+    """A preset by name, or a checkpoint on this disk, with the cost of a window of this size."""
+    model, objective, head, training, kind = _read(target)
+    if not 0 < seconds <= 1e6 or not channels <= 1e6:
+        raise InputError(f"a window of {channels} channels x {seconds:g} s was asked for; give up to a million of each")
+    samples = round(seconds * model.signal.sfreq)
+    if channels < 1 or model.patches.count(samples) < 1:
+        raise InputError(
+            f"a window of {channels} channels x {seconds:g} s gives no patch; at {model.signal.sfreq:g} Hz it needs a "
+            f"channel and {model.patches.shortest() / model.signal.sfreq:.3g} s"
+        )
+    parts = costs.parameters(model, objective, head)
+    cost = costs.cost(model, channels, samples)
+    return ModelInfo(target, kind, model, objective, head, training, channels, seconds, samples, parts, cost)
+
+
+def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig | None, Training | None, str]:
+    if target in PRESETS:
+        return preset(target).model, None, None, None, "preset"
+    try:
+        from cerebro_eeg.model import checkpoint, hub
+    except ImportError as error:
+        raise CheckpointError(f"reading a checkpoint needs torch and safetensors, which failed: {error}") from error
+    path = hub.find(target)
+    header, _ = checkpoint.read(path)  # the sums of all tensors are checked, too
+    return header.model, header.objective, header.head, header.training, "checkpoint, sums verified"
+
+
+def _patching(model: ModelConfig) -> str:
+    patches = model.patches
+    if patches.kind == "waveform":
+        return f"waveform patches of {patches.length} samples, stride {patches.stride}"
+    what = "1 frame" if patches.kind == "time_bins" else f"{patches.square} frames x {patches.square} bins"
+    phase = "" if patches.phase == "none" else f", {patches.phase} phase"
+    return f"spectrogram patches of {what} (window {patches.n_fft}, hop {patches.hop}, {patches.bins} bins{phase})"
+
+
+def _trained(training: Training) -> list[str]:
+    lines = [f"trained     {training.steps:,} steps, {training.windows:,} windows"]
+    for source in training.data:
+        lines.append(f"  {source.name}: {source.windows:,} windows, {source.hours:g} h {source.licence}".rstrip())
+    rows = sorted(training.electrode_windows.items(), key=lambda item: -item[1])
+    if not rows:
+        return [*lines, "  no electrode's row has been trained: the weights are random or the record is empty"]
+    shown = ", ".join(f"{name} {count:,}" for name, count in rows[:8])
+    more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
+    return [*lines, f"  electrodes (windows): {shown}{more}"]
+
+
+def _short(count: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if count < 1000 or unit == "T":
+            return f"{count:.3g} {unit}".rstrip()
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.1f} MiB"

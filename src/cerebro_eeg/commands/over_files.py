@@ -1,0 +1,82 @@
+"""OverFiles: the loop of ``predict`` and ``embed`` over recordings: how far it is, and what cannot be used."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cerebro_eeg.errors import ChannelError, InputError, RecordingError
+from cerebro_eeg.progress import Progress, counted, in_bytes, time_left
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.inputs import Input
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A recording that could not be used."""
+
+    input: "Input"
+    code: str
+    """The reason in a word, as ``skipped.csv`` of prepare has it."""
+    reason: str
+
+    def text(self, show_paths: bool) -> str:
+        name = self.input.name if show_paths else self.input.id
+        return f"file {self.input.number} ({name}): {self.code}: {self.reason}"
+
+    def to_dict(self, show_paths: bool) -> dict[str, object]:
+        path = {"path": self.input.name} if show_paths else {}
+        return {
+            "number": self.input.number,
+            "recording": self.input.id,
+            **path,
+            "code": self.code,
+            "reason": self.reason,
+        }
+
+
+def go_over(
+    inputs: Sequence["Input"],
+    work: Callable[["Input", Callable[[float, float], None]], None],
+    progress: Progress,
+    *,
+    show_paths: bool,
+) -> list[Failure]:
+    """Do ``work`` for each; one that cannot be used is noted, and the others go on.
+
+    ``work`` is given a function to tell how many seconds of how many are done.
+    """
+    total, done, began = max(1, sum(one.size for one in inputs)), 0.0, time.monotonic()
+    failures: list[Failure] = []
+    for place, one in enumerate(inputs):
+
+        def tell(seconds: float, of: float, one: "Input" = one, place: int = place, done: float = done) -> None:
+            if progress.due():
+                size = done + one.size * min(1.0, seconds / max(of, 1e-9))
+                left = time_left(size, total, time.monotonic() - began)
+                progress.show(
+                    f"{place:,}/{len(inputs):,} recordings, {in_bytes(size)} of {in_bytes(total)}, {left} left"
+                )
+
+        tell(0.0, 1.0)
+        try:
+            work(one, tell)
+        except InputError as error:
+            code = "input"
+            if isinstance(error, RecordingError):
+                code = error.code
+            elif isinstance(error, ChannelError):
+                code = "channels"
+            failures.append(Failure(one, code, str(error)))
+            progress.say(f"not used: {failures[-1].text(show_paths)}")
+        done += one.size
+    return failures
+
+
+def failed_text(failures: Sequence[Failure], inputs: int, show_paths: bool) -> list[str]:
+    """What the result says of them."""
+    if not failures:
+        return []
+    lines = [f"  not used    {counted(len(failures), 'recording')} of {inputs:,}:"]
+    return lines + [f"    {failure.text(show_paths)}" for failure in failures]

@@ -1,0 +1,210 @@
+"""``cerebro-eeg predict``: a fine-tuned model on new recordings: a decision for each, tables, annotations, pictures."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.progress import Progress, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cerebro_eeg.config import HeadConfig
+    from cerebro_eeg.runs.inputs import Input
+
+SHOWN = 20  # decisions that are printed; the files have all of them
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """What a model says of each recording."""
+
+    folder: str
+    about: dict[str, Any]
+    """What decides: kind, names, threshold; how windows were made; notes."""
+    recordings: tuple[dict[str, Any], ...]
+    failures: tuple[Failure, ...]
+    files: tuple[str, ...]
+    show_paths: bool
+
+    @property
+    def exit_code(self) -> int:
+        return 6 if self.failures else 0
+
+    def to_dict(self) -> dict[str, object]:
+        return {"folder": self.folder, **self.about, "recordings": list(self.recordings)}
+
+    def text(self) -> str:
+        done = [row for row in self.recordings if not row["problem"]]
+        lines = [f"{counted(len(done), 'recording')} in {self.folder}"]
+        if self.about["threshold"] is not None:
+            last, limit = self.about["names"][-1], self.about["threshold"]
+            lines.append(f"  rule        {last} from a mean probability of {limit:.3f} on")
+        if self.about["kind"] == "classification":
+            counts = Counter(row["decision"] for row in done)
+            lines.append("  decisions   " + ", ".join(f"{name} {counts[name]:,}" for name in self.about["names"]))
+        for row in done[:SHOWN]:
+            lines.append(f"    {row['path'] if self.show_paths else row['recording']}  {_said(row)}")
+        if len(done) > SHOWN:
+            lines.append(f"    ... and {len(done) - SHOWN:,} more")
+        lines += failed_text(self.failures, len(self.recordings), self.show_paths)
+        lines.append(f"  files       {', '.join(self.files)}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.about["notes"])])
+
+
+def predict(
+    model: str,
+    files: tuple[Path, ...],
+    /,
+    *,
+    out: Path,
+    stride: float | None = None,
+    annotations: tuple[Literal["edf", "bids"], ...] = (),
+    plot: bool = False,
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
+    untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
+    too_many: Literal["error", "nearest"] = "error",
+    quality: Literal["keep", "drop", "refuse"] = "keep",
+    mains: float | None = None,
+    unit: str | None = None,
+    key: Path | None = None,
+    map: Path | None = None,
+    show_paths: bool = False,
+    device: str = "auto",
+) -> PredictResult:
+    """Say what a fine-tuned model makes of recordings that it never saw. Research software, not a medical device.
+
+    Recordings are filtered, referenced and resampled as the checkpoint says. A recording of two classes is decided by
+    the threshold that was chosen on validation; of more, by the most probable class; a regression gives mean and
+    spread. Outputs name a recording by its id, unless --show-paths. The exit code is 6 where recordings could not be
+    used; the others are done all the same.
+
+    Try, for example:
+      cerebro-eeg predict my-finetuning/seed-0 night.edf --out said --plot
+      cerebro-eeg predict my-finetuning/seed-0 path/to/files --out said --annotations edf bids --map names.json
+
+    Args:
+        model: A checkpoint, the folder of one training, or of a run that has only one.
+        files: Recordings, or folders that are searched for them.
+        out: The folder for predictions.csv (by window), decisions.csv and decisions.json (by recording), annotations
+            and pictures.
+        stride: Seconds from window to window; otherwise side by side.
+        annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
+        plot: Also draw each recording with the prediction under it, as PNG.
+        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
+            electrode where the file has positions.
+        untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was
+            trained, drop them, or use them as they are.
+        too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
+        quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
+        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        key: The file with the key that ids are made with; otherwise the one in your config folder.
+        map: A private file that is told which path each id stands for.
+        show_paths: Name recordings by their paths, too; they may say who was recorded.
+        device: auto, cpu, cuda, cuda:1 or mps.
+    """
+    from cerebro_eeg.runs import inference, inputs
+    from cerebro_eeg.runs import prediction_files as written
+    from cerebro_eeg.runs.decisions import find_spans, limit_of
+    from cerebro_eeg.runs.signals import Handling
+    from cerebro_eeg.train.distributed import choose_device
+
+    _check_out(out)
+    if plot:
+        from cerebro_eeg.report.picture import check_picture
+        from cerebro_eeg.report.prediction_plot import Envelope, plot_prediction
+
+        check_picture(out / "picture.png")
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    chosen = choose_device(device)
+    given = inputs.find_inputs(files, key, out)
+    loaded = inference.load_model(model).to(chosen)
+    head = inference.check_head(loaded)
+    if annotations and head.task == "regression":
+        raise ConfigError("--annotations needs classes, and this model predicts values; leave it out")
+    reader = inference.make_reader(loaded, stride=stride, handling=handling)
+    names = inference.names_of(head)
+    inputs.tell_map(map, given)
+    progress = Progress()
+    progress.say(reader.text())
+    rows: dict[str, dict[str, Any]] = {}
+
+    def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
+        envelope = Envelope() if plot else None
+        watch = None if envelope is None else envelope.watch
+        found = inference.predict_recording(reader, one.path, tell=tell, watch=watch)
+        row = written.describe(one, found, show_paths)
+        spans = find_spans(found) if annotations else []
+        if "bids" in annotations:
+            written.write_bids(out / f"{one.id}_events.tsv", spans)
+        if "edf" in annotations:
+            written.write_edf_annotations(out / f"{one.id}_annotations.edf", spans)
+        if envelope is not None:
+            title = f"{one.name if show_paths else one.id}: {_said(row)}"
+            plot_prediction(envelope, found, title, out / f"{one.id}.png")
+        table.add(one, found)
+        rows[one.id] = row
+
+    try:
+        with written.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
+            failures = go_over(given, work, progress, show_paths=show_paths)
+    finally:
+        progress.end()
+    for failure in failures:
+        rows[failure.input.id] = written.describe(failure.input, None, show_paths, failure.code, failure.reason)
+    ordered = [rows[one.id] for one in given]
+    rate = reader.config.signal.sfreq
+    about: dict[str, Any] = {
+        "kind": head.task,
+        "names": list(names),
+        "threshold": limit_of(head.task, names, head.threshold),
+        "window_seconds": reader.samples / rate,
+        "stride_seconds": reader.stride / rate,
+        "preparation": reader.text(),
+        "notes": _notes(head, ordered),
+    }
+    written.write_decisions(out, ordered, about, show_paths)
+    return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder with other people's files in it: a result must not hide among them."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError("--out names a file; give a folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / "decisions.json").exists():
+        raise ConfigError("the folder --out is not empty and holds no predictions; give an empty or new one")
+
+
+def _said(row: dict[str, Any]) -> str:
+    """What the model says of one recording, in a few words."""
+    windows = counted(row["windows"], "window")
+    if row["decision"] is not None:
+        return f"{row['decision']} (mean probability {row['mean'][row['decision']]:.3f}, {windows})"
+    values = (f"{name} {mean:.4g} ± {row['spread'][name]:.2g}" for name, mean in row["mean"].items())
+    return f"{', '.join(values)} ({windows})"
+
+
+def _notes(head: "HeadConfig", rows: list[dict[str, Any]]) -> list[str]:
+    notes = []
+    if head.task == "classification" and head.n_outputs == 2 and head.threshold is None:
+        notes.append("the checkpoint has no threshold chosen on validation, so 0.5 decides")
+    if not head.names:
+        notes.append("the checkpoint does not say what its outputs stand for; they are numbered")
+    short = sum(row["windows_short"] for row in rows)
+    if short:
+        notes.append(f"{counted(short, 'window')} lie in stretches shorter than the filter: trust them less")
+    faulty = sum(bool(row["faults"]) for row in rows)
+    if faulty:
+        notes.append(f"{counted(faulty, 'recording')} with faults of the file or its channels: see decisions.csv")
+    return notes
+
+
+def _files(annotations: tuple[str, ...], plot: bool) -> tuple[str, ...]:
+    files = ["predictions.csv", "decisions.csv", "decisions.json"]
+    files += ["*_annotations.edf"] if "edf" in annotations else []
+    files += ["*_events.tsv"] if "bids" in annotations else []
+    return (*files, *(["*.png"] if plot else []))

@@ -1,0 +1,178 @@
+"""``cerebro-eeg pretrain``: learn from unlabelled EEG by reconstructing masked patches."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.progress import Progress, in_time
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What came of a pre-training run."""
+
+    folder: str
+    steps: int
+    epochs: float
+    windows: int
+    batch_size: int
+    loss: float
+    validation: dict[str, float]
+    sha256: str
+    seconds: float
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def text(self) -> str:
+        lines = [
+            f"pre-trained in {self.folder}",
+            f"  steps       {self.steps:,} of {self.batch_size:,} windows: {self.epochs:.2f} epochs",
+            f"  loss        {self.loss:.4f} in the last step",
+        ]
+        if self.validation:
+            masked = self.validation["validation_masked"]
+            lines.append(
+                f"  validation  masked error {masked:.4f} of the variance, on windows that were not trained on"
+            )
+        lines += [
+            f"  weights     model.safetensors, SHA-256 {self.sha256[:16]}...",
+            "  to look at  report.html" if (Path(self.folder) / "report.html").exists() else "",
+            f"  time        {in_time(self.seconds)}",
+        ]
+        return "\n".join(line for line in lines if line)
+
+
+def pretrain(
+    stores: tuple[Path, ...],
+    /,
+    *,
+    out: Path,
+    preset: str = "small",
+    config: Path | None = None,
+    from_: Path | None = None,
+    attention: Literal["alternating", "standard", "two_axis", "bottleneck"] | None = None,
+    style: Literal["simmim", "vitmae"] | None = None,
+    patches: Literal["waveform", "time_bins", "squares"] | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    stride: float | None = None,
+    weights: tuple[float, ...] = (),
+    without: tuple[str, ...] = (),
+    rate: Literal["error", "as_is"] = "error",
+    paper: bool = False,
+    set: tuple[str, ...] = (),
+    device: str = "auto",
+    strategy: Literal["ddp", "fsdp"] = "ddp",
+    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
+    micro_batch: int | None = None,
+    compile: Literal["auto", "yes", "no"] = "auto",
+    recompute: bool = False,
+    deterministic: bool = False,
+    threads: int | None = None,
+    readers: int = 2,
+    save_minutes: float = 10.0,
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] = (),
+) -> PretrainResult:
+    """Pre-train an encoder on the windows of one or several stores, from new weights or from a checkpoint's.
+
+    Interrupted or killed, start it again with the same command: it goes on, and ends as if it had never stopped.
+    On several GPUs or nodes: torchrun --nproc-per-node 8 -m cerebro_eeg pretrain ...
+    The exit code is 7 where a signal (SIGTERM, SIGINT, SIGUSR1) stopped it with its state saved.
+
+    Try, for example:
+      cerebro-eeg pretrain my-store --out my-run --preset tiny
+      cerebro-eeg pretrain store-a store-b --weights 2 1 --out my-run --from open-weights.safetensors
+
+    Args:
+        stores: Folders that prepare made. Where a store has a task called pretrain, its split train is learned from
+            and its split val validates; otherwise all of it is learned from.
+        out: The folder of the run; made where there is none, gone on with where it holds this run.
+        preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop.
+        config: A JSON file that changes fields of the preset: {"model": {...}, "objective": {...}, "pretrain": {...}}.
+        from_: Go on from the weights of this checkpoint or run, whose model config then holds.
+        attention: Where a token may look.
+        style: Masked tokens in the encoder, or visible tokens only and a light decoder.
+        patches: Samples, or a spectrogram cut into frames or squares.
+        epochs: Epochs to train; the cosine spans the preset's max_epochs.
+        steps: Steps to train, instead of epochs; the cosine then ends there.
+        batch_size: Windows of a step, over all processes.
+        lr: Learning rate after the warm-up.
+        seed: Of weights, order and masks.
+        seconds: Length of a window; otherwise the model's.
+        stride: Seconds from window to window; otherwise side by side.
+        weights: Share of each store; otherwise by its windows.
+        without: task:split, whose subjects are not learned from, such as eyes:test.
+        rate: What to do with a store of another rate than the model's.
+        paper: Keep the batch size, however few steps an epoch has.
+        set: Any other field, as name=value: model.depth=6 pretrain.weight_decay=0.1.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        strategy: Whole copies in every process, or shards of the weights.
+        precision: Of the arithmetic; auto is bf16 on a GPU that has it.
+        micro_batch: Windows that a process computes at once; otherwise what fits into memory.
+        compile: Compile the blocks; auto does so on a GPU.
+        recompute: Gradient checkpointing: less memory, more time.
+        deterministic: Bitwise equal repetitions on a GPU, too.
+        threads: Of a process on the CPU.
+        readers: Threads that read windows.
+        save_minutes: Between two saves of the state.
+        loggers: Beside metrics.jsonl.
+    """
+    from cerebro_eeg.report.run_report import report_pretrain
+    from cerebro_eeg.runs import pretrain as runs
+    from cerebro_eeg.runs.engine import Engine
+    from cerebro_eeg.runs.settings import choose
+    from cerebro_eeg.train.distributed import choose_device
+
+    if not stores:
+        raise ConfigError("no store was given; expected at least one folder that prepare made")
+    flags = {
+        "model.attention": attention,
+        "model.patches.kind": patches,
+        "objective.style": style,
+        "pretrain.stop_epoch": epochs,
+        "pretrain.max_epochs": epochs and max(epochs, 100),
+        "pretrain.batch_size": batch_size,
+        "pretrain.peak_lr": lr,
+    }
+    chosen = choose(preset, config, flags, set)
+    choices = runs.Choices(seed, seconds, stride, weights or None, without, steps, paper, rate)
+    engine = Engine(
+        device=device,
+        strategy=strategy,
+        precision=precision,
+        micro_batch=micro_batch,
+        compile={"auto": None, "yes": True, "no": False}[compile],
+        recompute=recompute,
+        deterministic=deterministic,
+        threads=threads,
+        readers=readers,
+        save_minutes=save_minutes,
+        loggers=loggers,
+    )
+    progress, began = Progress(), time.monotonic()
+    line = StepLine(progress)
+    try:
+        found = runs.pretrain(list(stores), out, chosen, choices, engine, from_, say=progress.say, tell=line.tell)
+        if found.first:
+            write_page(lambda: report_pretrain(out, list(stores), choose_device(device)), progress)
+    finally:
+        progress.end()
+    return PretrainResult(
+        str(found.folder),
+        found.steps,
+        found.epochs,
+        found.windows,
+        found.batch_size,
+        found.loss,
+        found.validation,
+        found.sha256,
+        time.monotonic() - began,
+    )

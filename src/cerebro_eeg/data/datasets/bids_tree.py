@@ -1,0 +1,121 @@
+"""The EEG recordings of a BIDS tree and the files that speak of them, found by the inheritance principle.
+
+A name is a chain of ``key-value`` entities, a suffix and an extension. A sidecar file in the folder of a recording or
+above it speaks of the recording where all of its entities are the recording's, too. JSON sidecars add up, the nearer
+winning; of tables only the nearest holds (BIDS specification, https://bids-specification.readthedocs.io, "The
+inheritance principle" and "Electroencephalography").
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cerebro_eeg.errors import InputError
+
+EXTENSIONS = (".edf", ".vhdr", ".set", ".bdf")  # all that BIDS allows for EEG
+_DATA = (".eeg", ".fdt", ".vmrk", ".json")  # further files of such a recording
+
+
+@dataclass(frozen=True)
+class BidsFile:
+    """One recording."""
+
+    path: Path
+    name: str
+    """Its path below the tree, with slashes."""
+    subject: str
+    """sub-<label>"""
+    entities: frozenset[str]
+    folders: tuple[Path, ...]
+    """From the top of the tree to the folder that holds it."""
+    size: int
+
+    @property
+    def task(self) -> str | None:
+        """The label of its task entity."""
+        return next((pair[5:] for pair in self.entities if pair.startswith("task-")), None)
+
+
+def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:
+    """All EEG recordings, sorted by name, and how many files called ``_eeg`` have a format that BIDS does not allow."""
+    found, strange = [], 0
+    for subject in _inside(top, "sub-"):
+        for session in (None, *_inside(subject, "ses-")):
+            eeg = (session or subject) / "eeg"
+            folders = (top, subject, *((session,) if session else ()), eeg)
+            for path in sorted(eeg.iterdir()) if eeg.is_dir() else ():
+                stem, extension = _split(path.name)
+                if path.name.startswith(".") or not stem.endswith("_eeg") or extension in _DATA:
+                    continue
+                entities = frozenset(stem.split("_")[:-1])
+                if extension not in EXTENSIONS or subject.name not in entities:
+                    strange += 1
+                    continue
+                size = sum(_size(eeg / f"{stem}{end}") for end in (extension, *_DATA[:2]))
+                name = path.relative_to(top).as_posix()
+                found.append(BidsFile(path, name, subject.name, entities, folders, size))
+    return tuple(sorted(found, key=lambda file: file.name)), strange
+
+
+def sidecar(file: BidsFile, suffix: str) -> dict[str, Any]:
+    """All that the JSON files with this suffix say of a recording."""
+    values: dict[str, Any] = {}
+    for folder in file.folders:
+        path = _of_folder(file, folder, suffix, ".json")
+        if path is not None:
+            values.update(read_json(path))
+    return values
+
+
+def nearest(file: BidsFile, suffix: str) -> Path | None:
+    """The table with this suffix that speaks of a recording."""
+    for folder in reversed(file.folders):
+        path = _of_folder(file, folder, suffix, ".tsv")
+        if path is not None:
+            return path
+    return None
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """The values of a JSON file."""
+    try:
+        values = json.loads(path.read_text("utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"a JSON file of the BIDS folder cannot be read ({type(error).__name__}); mend it") from None
+    if not isinstance(values, dict):
+        raise InputError("a JSON file of the BIDS folder is no object with named values; mend it")
+    return values
+
+
+def _of_folder(file: BidsFile, folder: Path, suffix: str, extension: str) -> Path | None:
+    """The file of one folder that speaks of the recording; two that are equally near are a mistake."""
+    best: list[Path] = []
+    most = -1
+    for name in sorted(os.listdir(folder)):
+        stem, end = _split(name)
+        *entities, last = stem.split("_")
+        if end == extension and last == suffix and set(entities) <= file.entities and len(entities) >= most:
+            best = [*best, folder / name] if len(entities) == most else [folder / name]
+            most = len(entities)
+    if len(best) > 1:
+        raise InputError(f"{len(best)} files *_{suffix}{extension} of one folder speak of one recording; keep one")
+    return best[0] if best else None
+
+
+def _inside(folder: Path, start: str) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.startswith(start) and path.is_dir())
+
+
+def _split(name: str) -> tuple[str, str]:
+    stem, dot, extension = name.partition(".")
+    return stem, dot + extension.casefold()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

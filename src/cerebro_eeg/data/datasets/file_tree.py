@@ -1,0 +1,149 @@
+"""The recordings in a tree of files: each once, whatever number of files it has, in an order of their names alone.
+
+BrainVision's ``.eeg`` goes with the ``.vhdr`` beside it, EEGLAB's ``.fdt`` with the ``.set``, Persyst's ``.dat`` with
+the ``.lay``, and the parts of a split FIF file with its first; an EGI ``.mff`` is a folder. A text table is a recording
+where its columns are those of a headset. Hidden files and other kinds are passed over. Links are followed, and a folder
+that was met before is not entered again.
+"""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebro_eeg.data.reading.csv_readers import recognise
+from cerebro_eeg.data.reading.fif_chain import check_fif
+from cerebro_eeg.data.reading.mne_words import quietly
+from cerebro_eeg.data.reading.readers import suffixes
+from cerebro_eeg.data.reading.table import opened_table
+from cerebro_eeg.errors import InputError, RecordingError
+
+_TABLES = (".csv", ".txt", ".csv.gz", ".txt.gz")
+_SAME_STEM = (".vhdr", ".set", ".lay")  # their samples lie in other files of the same name
+_PART = re.compile(r"-\d+(?=\.fif(?:\.gz)?$)|(?<=_split-)\d+(?=_)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording in a tree."""
+
+    path: Path
+    name: str
+    """Its path below the tree, with slashes, in one spelling of Unicode: equal on every machine."""
+    size: int
+    """Bytes of all its files."""
+
+
+def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, ...]:
+    """All recordings below a folder, sorted by name; ``leave_out`` is a table that is none."""
+    if not folder.is_dir():
+        raise InputError("the source is not a folder; give the folder that holds the EEG files")
+    other = leave_out.resolve() if leave_out is not None else None
+    found = []
+    for where, names in _folders(folder):
+        for name, parts in sorted(_recordings(where, names).items()):
+            path = where / name
+            if other is None or path.resolve() != other:
+                found.append(Source(path, plain_name(path.relative_to(folder)), sum(map(_size, parts))))
+    if not found:
+        raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
+    return tuple(sorted(found, key=lambda source: source.name))
+
+
+def plain_name(relative: Path | str) -> str:
+    """A relative path as one text: slashes, composed letters, and bytes that are no UTF-8 as ``\\x..``."""
+    text = relative.as_posix() if isinstance(relative, Path) else relative.replace("\\", "/")
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return unicodedata.normalize("NFC", text.removeprefix("./"))
+
+
+def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder with the names in it, links followed; each once, by what the system says it is."""
+    met: set[tuple[int, int]] = set()
+    waiting = [top]
+    while waiting:
+        where = waiting.pop()
+        try:
+            status = where.stat()
+            if (status.st_dev, status.st_ino) in met:
+                continue
+            met.add((status.st_dev, status.st_ino))
+            names = sorted(name for name in os.listdir(where) if not name.startswith("."))
+        except OSError as error:
+            raise InputError(f"a folder of the source cannot be read ({type(error).__name__})") from None
+        yield where, names
+        inside = [where / name for name in names if not name.casefold().endswith(".mff")]
+        waiting += [path for path in reversed(inside) if path.is_dir()]
+
+
+def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
+    """The recordings of one folder: the name of the file to open, and all its files."""
+    known = sorted(suffixes(), key=len, reverse=True)
+    ends = {name: next((end for end in known if name.casefold().endswith(end)), None) for name in names}
+    brainvision = ".vhdr" in ends.values()
+    found: dict[str, list[Path]] = {}
+    for name, end in ends.items():
+        path = where / name
+        if end is None or (end == ".eeg" and brainvision) or path.is_dir() != (end == ".mff"):
+            continue
+        if end in _TABLES and not _is_headset(path):
+            continue
+        files = [name]
+        if end in _SAME_STEM:
+            stem = name[: -len(end)].casefold() + "."
+            files = [
+                other for other in names if other.casefold().startswith(stem) and ends[other] in (None, end, ".eeg")
+            ]
+        found[name] = [where / file for file in files]
+    for first, parts in _chains(where, [name for name in found if ".fif" in name.casefold()]):
+        for part in parts:
+            found.pop(part, None)
+        found[first] += [where / part for part in parts]
+    return found
+
+
+def _is_headset(path: Path) -> bool:
+    try:
+        with opened_table(path) as (head, _):
+            recognise(head)
+    except RecordingError:
+        return False
+    return True
+
+
+def _chains(where: Path, names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """First file and further parts of FIF recordings that were split; the files themselves say what follows them."""
+    here = set(names)
+    firsts = {_PART.sub("", name) for name in names if _PART.search(name)}
+    further: set[str] = set()
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        if name in further or _PART.sub("", name) not in firsts:
+            continue
+        parts = [part for part in _follow(where / name) if part in here]
+        further.update(parts)
+        if parts:
+            yield name, parts
+
+
+def _follow(path: Path) -> list[str]:
+    """The files behind the first of a split recording, as MNE reads them; none where it cannot."""
+    try:
+        import mne
+
+        check_fif(path)
+        with quietly():
+            raw = mne.io.read_raw_fif(path, preload=False, verbose="warning")
+            return [Path(file).name for file in raw.filenames[1:] if file is not None]
+    except (ImportError, RecordingError):  # its turn to be skipped, with the reason, comes later
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return path.stat().st_size
+    except OSError:
+        return 0

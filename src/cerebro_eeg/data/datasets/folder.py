@@ -1,0 +1,203 @@
+"""``folder``: any tree of EEG files. Labels, subjects and splits come from a CSV table, or from the paths.
+
+The table has a column ``file`` (the path below the folder) and any of ``subject``, ``split``, ``label``, ``start`` and
+``stop`` (seconds; blank: the whole recording), or, for a regression, ``target``, ``target2``, ``target_age``, ... Its
+name is the name of the task; a file may have many rows. From the path, a subject or a label is ``parent`` (the name of
+the folder that holds the file), ``top`` (of the first folder), or what the group of that name in a regular expression
+finds. docs/corpora/folder.md has examples.
+"""
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from cerebro_eeg.data.datasets.file_tree import Source, find_sources
+from cerebro_eeg.data.datasets.folder_table import TABLE, Table, check_label, read_labels
+from cerebro_eeg.data.datasets.user_tables import (
+    WHOLE,
+    check_unit,
+    describe,
+    say_splits,
+    split_of,
+)
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.readers import open_recording
+from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.errors import ConfigError, InputError
+
+Unit = Literal["subject", "recording", "trial", "none"]
+_UNITS: dict[str, Unit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
+
+
+def folder(
+    folder: Path,
+    *,
+    labels: Path | None = None,
+    label: str | None = None,
+    subject: str | None = None,
+    split: str | None = None,
+    events: tuple[str, ...] = (),
+) -> Recipe:
+    """The recipe of one such tree.
+
+    Parameters
+    ----------
+    labels : the table.
+    label, subject : where in the path of a file they are: "parent", "top", or an expression with a group of that name.
+    split : what no two splits may share: "subject" (where None is given, too), "recording" or "trial". Where the table
+        has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash.
+    events : names of events of the files that may go into the store.
+    """
+    check_unit(split, tuple(_UNITS))
+    sources = find_sources(folder, labels)
+    table = read_labels(labels, sources) if labels is not None else Table()
+    subjects = {**table.subjects, **_subjects(sources, subject, table)}
+    found, task = _with_path_labels(sources, label, table)
+    unit = _UNITS[split or "subject"]
+    notes = []
+    if table.has_splits:
+        _check_splits(found, subjects, unit)
+    elif split is not None:
+        found, note = _with_hash_splits(found, subjects, unit)
+        notes.append(note)
+    described = describe((i for intervals in found.values() for i in intervals), table.targets)
+    if task is not None and found and len(found) < len(sources):
+        notes.append(
+            f"{len(sources) - len(found)} of {len(sources)} recordings are not labelled and are stored without"
+        )
+    if table.unused:
+        notes.append(f"{table.unused} columns of the table are not used")
+    tasks: dict[str, Task] = {task: described} if task is not None and described is not None else {}
+    return Recipe(
+        "folder",
+        "; ".join(["a tree of EEG files", *notes]),
+        functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events),
+        split_unit=unit,
+        tasks=tasks,
+    )
+
+
+def _find(
+    sources: Sequence[Source],
+    subjects: Mapping[str, str],
+    labels: Mapping[str, Mapping[str, tuple[Interval, ...]]],
+    events: tuple[str, ...],
+) -> Iterator[Item]:
+    for source in sources:
+        yield Item(
+            source.name,
+            functools.partial(_open, source.path),
+            subjects.get(source.name),
+            {task: found[source.name] for task, found in labels.items() if source.name in found},
+            events,
+            size=source.size,
+        )
+
+
+def _open(path: Path, policy: ChannelPolicy) -> Recording:
+    return open_recording(path, policy)
+
+
+def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict[str, str]:
+    if rule is None:
+        return {}
+    if table.has_subjects:
+        raise ConfigError(f"subject was given, and {TABLE} has a column subject; use one of them")
+    found = _from_paths(sources, rule, "subject")
+    if len(found) < len(sources):
+        raise InputError(
+            f"subject={rule!r} finds no subject in {len(sources) - len(found)} of {len(sources)} paths; it must in each"
+        )
+    return found
+
+
+def _with_path_labels(
+    sources: Sequence[Source], rule: str | None, table: Table
+) -> tuple[dict[str, tuple[Interval, ...]], str | None]:
+    """The intervals by recording, and the name of their task."""
+    if rule is None:
+        return dict(table.intervals), table.task
+    if table.has_labels or table.has_splits:
+        raise ConfigError(f"label was given, and {TABLE} has labels, targets or splits; use one of them")
+    found = _from_paths(sources, rule, "label")
+    if not found:
+        raise InputError(f"label={rule!r} finds no label in any of {len(sources)} paths")
+    where = "in a path"
+    return {name: (Interval(0.0, WHOLE, None, check_label(text, where)),) for name, text in found.items()}, "label"
+
+
+def _from_paths(sources: Sequence[Source], rule: str, group: str) -> dict[str, str]:
+    """What the rule finds in the path of each recording; those where it finds nothing are missing."""
+    found = {}
+    pattern = None if rule in ("parent", "top") else _compile(rule, group)
+    for source in sources:
+        folders = source.name.split("/")[:-1]
+        if pattern is None:
+            text = (folders[-1] if rule == "parent" else folders[0]) if folders else None
+        else:
+            match = pattern.search(source.name)
+            text = match[group] if match else None
+        if text:
+            found[source.name] = text
+    return found
+
+
+def _compile(rule: str, group: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise ConfigError(f"{group}={rule!r} is no regular expression ({error}); mend it") from None
+    if group not in pattern.groupindex:
+        raise ConfigError(
+            f"{group}={rule!r} is none of 'parent', 'top' and an expression with (?P<{group}>...); mend it"
+        )
+    return pattern
+
+
+def _check_splits(found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: str) -> None:
+    """Refuse splits of the table that share a unit, now and not when a model is trained."""
+    if unit == "trial":
+        return
+    without = sum(name not in subjects for name in found)
+    if unit == "subject" and without:
+        raise InputError(
+            f"{TABLE} has splits, and of {without} recordings the subject is not known; give subjects, or split="
+            "'recording' if no person is in two recordings"
+        )
+    units: dict[str, set[str]] = defaultdict(set)
+    for name, intervals in found.items():
+        who = subjects[name] if unit == "subject" else name
+        for interval in intervals:
+            units[interval.split or ""].add(who)
+    for one, other in combinations(sorted(units), 2):
+        shared = units[one] & units[other]
+        if shared:
+            raise InputError(
+                f"{len(shared)} {unit}s are in the splits {one or 'none'} and {other or 'none'} of {TABLE}; mend it, "
+                "or say what may not be shared: split='recording' or 'trial'"
+            )
+
+
+def _with_hash_splits(
+    found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: Unit
+) -> tuple[dict[str, tuple[Interval, ...]], str]:
+    if not found:
+        raise ConfigError(f"split={unit!r} was given without labels, and splits belong to tasks; give labels")
+    if unit == "trial":
+        raise ConfigError("split='trial' needs a table with a column split; by hash, split 'subject' or 'recording'")
+    without = sum(name not in subjects for name in found)
+    if unit == "subject" and without:
+        raise InputError(f"split='subject' needs subjects, and of {without} labelled recordings none is known")
+    who = {name: subjects[name] if unit == "subject" else name for name in found}
+    splits = {name: split_of(name) for name in who.values()}
+    made = {
+        name: tuple(Interval(i.start, i.stop, splits[who[name]], i.label, i.values) for i in intervals)
+        for name, intervals in found.items()
+    }
+    return made, say_splits(splits, unit)

@@ -1,0 +1,147 @@
+"""``neonate``: EEG of 79 newborns at the Helsinki University Hospital, with the seizures that three experts marked.
+
+After Stevenson et al., "A dataset of neonatal EEG recordings with seizure annotations" (Scientific Data 6, 190039) and
+public code that reads it; docs/corpora/neonate.md has the sources and what could not be confirmed.
+
+- ``eeg1.edf`` to ``eeg79.edf``: 19 electrodes at 256 Hz, and ECG and respiration, which are left out.
+- ``annotations_2017_A.csv``, ``_B``, ``_C``: the first row has the numbers of the newborns, each further row is a
+  second: 1 seizure, 0 none, blank or NaN behind the end of a recording.
+
+A second is seizure when all three say so. Windows of 5 s take the label that most of their own seconds have
+(``labels="majority"``).
+"""
+
+import csv
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.readers import open_recording
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.errors import InputError
+
+ELECTRODES = tuple("Fp1 Fp2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 Fz Cz Pz".split())
+EXPERTS = ("A", "B", "C")
+CLASSES = ("background", "seizure")
+FOLDS = 5
+SECONDS = 5
+_FILE = re.compile(r"eeg([1-9]\d*)\.edf")
+
+Marks = list[bool | None]
+"""One a second: whether it is a seizure; None: not marked."""
+
+
+def neonate(folder: Path, *, legacy: bool = False) -> Recipe:
+    """The recipe. ``legacy`` gives window k the label of second k, as published code does: only to reproduce it."""
+    files = _files(folder)
+    experts = [_read_marks(folder / f"annotations_2017_{expert}.csv") for expert in EXPERTS]
+    for number in files:
+        for expert, marks in zip(EXPERTS, experts, strict=True):
+            if number not in marks:
+                raise InputError(f"eeg{number}.edf has no column in annotations_2017_{expert}.csv; copy both anew")
+    task = "seizure_legacy" if legacy else "seizure"
+    consensus = {number: _consensus([marks[number] for marks in experts]) for number in files}
+    return Recipe(
+        "neonate",
+        "Helsinki: EEG of newborns with the seizures that three experts marked",
+        functools.partial(_find, files, consensus, task),
+        policy=ChannelPolicy(keep=ELECTRODES),
+        mains=50.0,
+        tasks={task: Task("classification", CLASSES, float(SECONDS), float(SECONDS), labels="majority")},
+        own_ids=True,
+    )
+
+
+def fold_of(number: int) -> str:
+    """The fold of a newborn: numbers 1, 6, 11, ... are fold1, and so on, whatever files are there."""
+    return f"fold{(number - 1) % FOLDS + 1}"
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    """Recordings by number, in order."""
+    matches = [(_FILE.fullmatch(path.name), path) for path in folder.glob("eeg*.edf")]
+    files = {int(match[1]): path for match, path in matches if match is not None}
+    if not files:
+        raise InputError("no eeg1.edf ... eeg79.edf is there; give the folder with these and annotations_2017_A.csv")
+    return dict(sorted(files.items()))
+
+
+def _read_marks(path: Path) -> dict[int, Marks]:
+    """What one expert says, by newborn."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row or [""] for row in csv.reader(file)]  # how csv says that a line is blank
+    except FileNotFoundError:
+        raise InputError(f"{path.name} is not beside the recordings; copy it there") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path.name} cannot be read ({type(error).__name__}); copy it anew") from None
+    while rows and not any(rows[-1]):
+        rows.pop()
+    numbers = [_number(text) for text in rows[0]] if rows else []
+    if not numbers or len(set(numbers)) < len(numbers) or not all(n is not None and n % 1 == 0 for n in numbers):
+        raise InputError(f"the first row of {path.name} is not the numbers of the newborns, each once; copy it anew")
+    marks: dict[int, Marks] = {int(n): [] for n in numbers if n is not None}
+    for place, row in enumerate(rows[1:], 2):
+        if len(row) != len(numbers):
+            raise InputError(f"row {place} of {path.name} has {len(row)} values, the first {len(numbers)}; mend it")
+        for number, text in zip(marks, row, strict=True):
+            marks[number].append(_mark(text, f"row {place} of {path.name}"))
+    return marks
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _mark(text: str, where: str) -> bool | None:
+    if text.strip().casefold() in ("", "nan"):
+        return None
+    value = _number(text)
+    if value not in (0, 1):
+        raise InputError(f"{where} has a mark that is not 0, 1, blank or NaN; copy the file anew")
+    return value == 1
+
+
+def _consensus(experts: Sequence[Marks]) -> Marks:
+    """Seizure where all say so; not marked where one of them has not marked; up to the last second that all marked."""
+    seconds = zip(*experts, strict=False)
+    consensus = [None if None in second else all(second) for second in seconds]
+    while consensus and consensus[-1] is None:  # a table is as long as its longest column
+        consensus.pop()
+    return consensus
+
+
+def _find(files: dict[int, Path], consensus: dict[int, Marks], task: str) -> Iterator[Item]:
+    for number, path in files.items():
+        marks = consensus[number]
+        if task == "seizure_legacy":  # window k, which is seconds 5k to 5k + 5, gets what second k has
+            intervals = _intervals(marks[: len(marks) // SECONDS], SECONDS, fold_of(number))
+        else:
+            intervals = _intervals(marks, 1, fold_of(number))
+        yield Item(
+            f"neonate_eeg{number}",
+            functools.partial(open_recording, path),
+            f"neonate_{number}",
+            {task: intervals},
+            size=path.stat().st_size,
+        )
+
+
+def _intervals(marks: Marks, step: int, split: str) -> tuple[Interval, ...]:
+    """One interval for each run of equal marks, ``step`` seconds a mark; none where nothing is marked."""
+    intervals, start = [], 0
+    for mark, run in groupby(marks):
+        stop = start + step * len(list(run))
+        if mark is not None:
+            intervals.append(Interval(float(start), float(stop), split, CLASSES[mark]))
+        start = stop
+    return tuple(intervals)

@@ -1,0 +1,212 @@
+"""The labelled corpora of the Temple University Hospital: ``tuab``, ``tusz``, ``tuep`` and ``tusl``.
+
+What we know of layouts, labels and splits, and from where, is on their pages in ``docs/corpora``. They are subsets of
+TUEG with one set of subject ids, so recordings and subjects keep their ids and an overlap between corpora can be seen.
+Where a corpus has no split of its own, a hash of the subject's id draws it, the same one everywhere: who validates in
+one of them validates in all of them, and the draw depends neither on what was downloaded nor on the corpus.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from cerebro_eeg.data.datasets.tuh_annotations import label_time, read_annotation
+from cerebro_eeg.data.datasets.tuh_files import TempleFile, find_annotation, find_files
+from cerebro_eeg.data.reading.edf_header import TICKS, read_header
+from cerebro_eeg.data.reading.edf_samples import opened
+from cerebro_eeg.data.reading.edf_size import fit
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.readers import open_recording
+from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.errors import InputError, RecordingError
+
+CHANNELS = tuple("FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ PZ T1 T2".split())
+TYPES = ("fnsz", "gnsz", "spsz", "cpsz", "absz", "tnsz", "cnsz", "tcsz", "atsz", "mysz", "nesz")
+"""Seizure types of the multi-class annotations; ``seiz`` is a seizure whose type is not given."""
+MAINS = 60.0
+SECONDS = 5.0
+
+_TUAB_SPLITS = {"train": "train", "eval": "test"}
+_TUAB_LABELS = {"normal": "normal", "abnormal": "abnormal"}
+_TUSZ_SPLITS = {"train": "train", "dev": "val", "eval": "test", "dev_test": "test"}  # dev_test: v1.5.0
+_TUEP_LABELS = {
+    "00_epilepsy": "epilepsy",
+    "01_no_epilepsy": "no_epilepsy",
+    "epilepsy": "epilepsy",  # v1
+    "no_epilepsy": "no_epilepsy",
+}
+_TUSL_LABELS = {"bckg": "background", "seiz": "seizure", "slow": "slowing"}
+_BINARY, _MULTI, _SLOWING = (".csv_bi", ".tse_bi"), (".csv", ".tse"), (".tse_agg",)
+
+Labels = dict[str, tuple[Interval, ...]]
+
+
+def tuab(folder: Path) -> Recipe:
+    """Normal or abnormal, by recording; ``eval`` tests, and a fifth of the subjects of ``train`` validates."""
+    files = find_files(folder)
+    _check_folders("TUAB", files, _TUAB_SPLITS, _TUAB_LABELS)
+    tasks = {"abnormal": _task("normal", "abnormal")}
+    return _labelled("tuab", "EEG of the Temple University Hospital, normal or abnormal", files, _label_tuab, tasks)
+
+
+def tusz(folder: Path) -> Recipe:
+    """Seizures in time (``seizure``) and their types (``seizure_type``); ``dev`` validates, ``eval`` tests."""
+    files = find_files(folder)
+    _check_folders("TUSZ", files, _TUSZ_SPLITS)
+    _check_annotations("TUSZ", files, _BINARY)
+    tasks = {"seizure": _task("background", "seizure"), "seizure_type": _task(*TYPES)}
+    return _labelled("tusz", "EEG of the Temple University Hospital with seizures", files, _label_tusz, tasks)
+
+
+def tuep(folder: Path) -> Recipe:
+    """Subjects with epilepsy or without, by recording; our split."""
+    files = find_files(folder)
+    _check_folders("TUEP", files, _TUEP_LABELS)
+    tasks = {"epilepsy": _task("no_epilepsy", "epilepsy")}
+    about = "EEG of the Temple University Hospital, subjects with epilepsy or without"
+    return _labelled("tuep", about, files, _label_tuep, tasks)
+
+
+def tusl(folder: Path) -> Recipe:
+    """Short stretches of background, seizure and slowing; our split."""
+    files = find_files(folder)
+    _check_annotations("TUSL", files, _SLOWING)
+    tasks = {"slowing": _task(*_TUSL_LABELS.values())}
+    return _labelled("tusl", "EEG of the Temple University Hospital with slowing", files, _label_tusl, tasks)
+
+
+def tuab_subjects(folder: Path) -> frozenset[str]:
+    """All subjects of TUAB, those of its test set among them."""
+    files = find_files(folder)
+    _check_folders("TUAB", files, _TUAB_SPLITS, _TUAB_LABELS)
+    if not any("eval" in file.folders for file in files):
+        raise InputError("the TUAB to exclude has no folder eval, whose subjects are the test set; give all of it")
+    return frozenset(file.subject for file in files if file.subject is not None)
+
+
+def draw_split(subject: str, *, test: bool) -> str:
+    """Where a subject goes by the hash of its id: a fifth validates and, where there is no test set, a fifth tests."""
+    place = int.from_bytes(hashlib.sha256(subject.encode()).digest()[:8], "big") / 2**64
+    return "val" if place < 0.2 else "test" if test and place >= 0.8 else "train"
+
+
+def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], Labels]) -> Iterator[Item]:
+    """An item for every file; one whose name or annotation cannot be used refuses to open, and is so accounted for."""
+    for file in files:
+        opening: Callable[[ChannelPolicy], Recording] = functools.partial(open_recording, file.path)
+        labels: Labels = {}
+        try:
+            if file.subject is None:
+                raise RecordingError("name", file.problem)
+            labels = label(file, file.subject)
+        except RecordingError as error:
+            opening = functools.partial(_refuse, error.code, str(error))
+        size = file.path.stat().st_size if file.path.is_file() else 0
+        yield Item(file.id, opening, file.subject, labels, size=size)
+
+
+def _labelled(
+    name: str,
+    about: str,
+    files: tuple[TempleFile, ...],
+    label: Callable[[TempleFile, str], Labels],
+    tasks: Mapping[str, Task],
+) -> Recipe:
+    find = functools.partial(find_items, files, label)
+    return Recipe(name, about, find, policy=ChannelPolicy(keep=CHANNELS), mains=MAINS, tasks=tasks, own_ids=True)
+
+
+def _task(*names: str) -> Task:
+    return Task("classification", names, SECONDS, SECONDS)
+
+
+def _refuse(code: str, message: str, policy: ChannelPolicy) -> NoReturn:
+    raise RecordingError(code, message)
+
+
+def _label_tuab(file: TempleFile, subject: str) -> Labels:
+    split = _among(file, _TUAB_SPLITS)
+    if split == "train":
+        split = draw_split(subject, test=False)
+    return {"abnormal": _whole(file, split, _among(file, _TUAB_LABELS))}
+
+
+def _label_tusz(file: TempleFile, subject: str) -> Labels:
+    split = _among(file, _TUSZ_SPLITS)
+    return {
+        "seizure": _read_labels(file, split, _BINARY, ("bckg", "seiz"), _any_seizure),
+        "seizure_type": _read_labels(file, split, _MULTI, ("bckg", "seiz", *TYPES), _only_type),
+    }
+
+
+def _label_tuep(file: TempleFile, subject: str) -> Labels:
+    return {"epilepsy": _whole(file, draw_split(subject, test=True), _among(file, _TUEP_LABELS))}
+
+
+def _label_tusl(file: TempleFile, subject: str) -> Labels:
+    split = draw_split(subject, test=True)
+    return {"slowing": _read_labels(file, split, _SLOWING, tuple(_TUSL_LABELS), _only_state)}
+
+
+def _any_seizure(labels: frozenset[str]) -> str:
+    return "seizure" if "seiz" in labels else "background"
+
+
+def _only_type(labels: frozenset[str]) -> str | None:
+    """The type of a moment whose channels agree on it; one of two types has none."""
+    types = labels.intersection(TYPES)
+    return next(iter(types)) if len(types) == 1 else None
+
+
+def _only_state(labels: frozenset[str]) -> str | None:
+    return _TUSL_LABELS[next(iter(labels))] if len(labels) == 1 else None
+
+
+def _read_labels(
+    file: TempleFile,
+    split: str,
+    suffixes: tuple[str, ...],
+    known: tuple[str, ...],
+    choose: Callable[[frozenset[str]], str | None],
+) -> tuple[Interval, ...]:
+    path = find_annotation(file, suffixes)
+    if path is None:
+        raise RecordingError("annotation", f"the recording has no annotation ({' or '.join(suffixes)}) beside it")
+    rows = label_time(read_annotation(path, known), choose)
+    return tuple(Interval(row.start, row.stop, split, row.label) for row in rows)
+
+
+def _whole(file: TempleFile, split: str, label: str) -> tuple[Interval, ...]:
+    """One interval over all records, by the header alone: nothing else is read of thousands of files."""
+    with opened(file.path) as (read, stamp):
+        header = fit(read_header(read, stamp.size), read, stamp.size)
+    return (Interval(0.0, header.records * header.duration / TICKS, split, label),)
+
+
+def _among(file: TempleFile, names: Mapping[str, str]) -> str:
+    """What the one folder of these names means; ``_check_folders`` has seen that there is one."""
+    return next(names[folder] for folder in file.folders if folder in names)
+
+
+def _check_folders(corpus: str, files: Sequence[TempleFile], *kinds: Mapping[str, str]) -> None:
+    """Each recording must lie in one folder of each kind, or its label or its split would be a guess."""
+    named = [file for file in files if file.subject is not None]
+    for names in kinds:
+        lost = sum(sum(folder in names for folder in file.folders) != 1 for file in named)
+        if lost:
+            raise InputError(
+                f"{lost:,} of {len(named):,} recordings do not lie in one of the folders {', '.join(names)}; "
+                f"give the folder that holds all of {corpus}"
+            )
+
+
+def _check_annotations(corpus: str, files: Sequence[TempleFile], suffixes: tuple[str, ...]) -> None:
+    if not any(find_annotation(file, suffixes) for file in files):
+        raise InputError(
+            f"none of {len(files):,} recordings has an annotation ({' or '.join(suffixes)}) beside it; "
+            f"give the folder that holds {corpus}"
+        )

@@ -1,0 +1,111 @@
+"""What recipes of a user's own data share: strict tables, classes in order, splits by hash, and labels without an end.
+
+Messages give row numbers and the columns that we know, never what stands in a table: it may say who was recorded.
+"""
+
+import csv
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.errors import ConfigError, InputError
+
+WHOLE = 1e9
+"""Seconds: the end of a label that holds for a whole recording, whose length no table says."""
+SECONDS = 5.0  # of a window, unless labelled intervals are shorter
+
+Row = dict[str, str]
+
+
+def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[Row]]:
+    """The columns and the rows of a table in UTF-8, with or without a byte-order mark; blanks around values go."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
+    except UnicodeDecodeError:
+        raise InputError(f"{what} is not UTF-8; save it as UTF-8") from None
+    except (OSError, csv.Error) as error:
+        raise InputError(f"{what} cannot be read ({type(error).__name__}); give a text table") from None
+    lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]
+    columns = tuple(lines[0]) if lines else ()
+    if not set(needed) <= set(columns):
+        other = next((name for name, mark in _SEPARATORS.items() if columns and mark in columns[0]), None)
+        hint = f"its values are separated by {other}" if other else f"it has {len(columns)} columns"
+        expected = f"columns {', '.join(needed)}, separated by {_name(separator)}"
+        raise InputError(f"{what} lacks what it needs: {hint}; expected {expected}")
+    if len(set(columns)) < len(columns):
+        raise InputError(f"{what} has two columns with one name; rename one")
+    for number, line in enumerate(lines[1:], 1):
+        if len(line) != len(columns):
+            raise InputError(
+                f"row {number} of {what} has {len(line)} values, the first line names {len(columns)}; a decimal comma, "
+                "or a comma in a text without quotes?"
+            )
+    return columns, [dict(zip(columns, line, strict=True)) for line in lines[1:]]
+
+
+_SEPARATORS = {"semicolons": ";", "tabs": "\t", "commas": ","}
+
+
+def _name(separator: str) -> str:
+    return next(name for name, mark in _SEPARATORS.items() if mark == separator)
+
+
+def read_number(text: str, where: str) -> float:
+    """A finite number; ``where`` says what it is, in which row."""
+    try:
+        value = float(text) if "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        comma = "; write a decimal point, not a comma" if "," in text else ""
+        raise InputError(f"{where} is not a finite number{comma or '; mend it'}")
+    return value
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes that these labels make: by value where all are whole numbers, else by the alphabet."""
+    found = sorted(set(labels))
+    try:
+        values = [float(label) for label in found]
+    except ValueError:
+        return tuple(found)
+    if any(not value.is_integer() for value in values):
+        raise InputError(
+            f"the {len(found)} labels are numbers that are not whole; for a regression name the column target"
+        )
+    return tuple(sorted(found, key=lambda label: (float(label), label)))
+
+
+def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Task | None:
+    """The task that labelled intervals make: windows as long as the shortest of them, at most 5 s; None: no labels."""
+    found = [interval for interval in intervals if interval.label is not None or interval.values]
+    if not found:
+        return None
+    seconds = min([SECONDS, *(round(interval.stop - interval.start, 3) for interval in found)])
+    if targets:
+        return Task("regression", targets, seconds, seconds)
+    classes = in_order(interval.label for interval in found if interval.label is not None)
+    return Task("classification", classes, seconds, seconds)
+
+
+def split_of(name: str) -> str:
+    """Train, val or test, 60, 20 and 20 of 100, by the name alone: a subject who is added later moves no other."""
+    place = int(hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) % 100
+    return "train" if place < 60 else "val" if place < 80 else "test"
+
+
+def say_splits(units: Mapping[str, str], unit: str) -> str:
+    """How many units came into each split."""
+    counts = Counter(units.values())
+    return f"{unit}s by hash: " + ", ".join(f"{counts[name]} {name}" for name in ("train", "val", "test"))
+
+
+def check_unit(split: str | None, units: Collection[str]) -> None:
+    """Refuse a way to split that does not exist."""
+    if split is not None and split not in units:
+        raise ConfigError(f"split={split!r} is not a way to split here; use one of {', '.join(units)}")

@@ -1,0 +1,115 @@
+"""A folder of simulated subjects: EDF+ files, one CSV of labels a task, and the truth behind them.
+
+``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The tables have the columns that the recipe ``folder``
+reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cerebro_eeg.data.simulation.edf_writer import write_edf
+from cerebro_eeg.data.simulation.montages import montage_of
+from cerebro_eeg.data.simulation.schedule import LABELS, Task
+from cerebro_eeg.data.simulation.simulated import Simulated, simulate_recording
+from cerebro_eeg.data.simulation.waves import ANGLES
+from cerebro_eeg.files import write_text
+
+TARGETS = tuple(f"target_{name}" for name in ANGLES)
+ANGLE_SECONDS = 0.1  # a row of joint angles
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One file to come."""
+
+    subject: int
+    id: str
+    split: str
+    task: Task
+    montage: str
+    sfreq: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.id}/{self.id}_{self.task}.edf"
+
+
+def plan(subjects: int, tasks: Sequence[Task], montages: Sequence[str], rates: Sequence[int]) -> tuple[Plan, ...]:
+    """All files; montages and rates go round the subjects. Without rates, a montage has its own."""
+    found = []
+    for number in range(subjects):
+        montage = montages[number % len(montages)]
+        sfreq = rates[number % len(rates)] if rates else montage_of(montage).sfreq
+        name = f"sub-{number + 1:0{max(2, len(str(subjects)))}d}"
+        found += [Plan(number, name, split_of(number, subjects), task, montage, sfreq) for task in tasks]
+    return tuple(found)
+
+
+def split_of(number: int, subjects: int) -> str:
+    """By subject: a fifth for testing, a fifth for validation, at least one each where there are three or more."""
+    fifth = max(1, round(subjects / 5))
+    if subjects >= 2 and number >= subjects - fifth:
+        return "test"
+    return "val" if subjects >= 3 and number >= subjects - 2 * fifth else "train"
+
+
+def write_corpus(
+    out: Path, plans: Sequence[Plan], seed: int, seconds: int, mains: float, progress: Callable[[int, int], None]
+) -> None:
+    """Simulate and write every file of the plan, then the tables."""
+    tables: dict[Task, list[Row]] = {}
+    truth: list[dict[str, object]] = []
+    people: dict[str, dict[str, object]] = {}
+    for done, item in enumerate(plans):
+        progress(done, len(plans))
+        made = simulate_recording(seed, item.subject, item.montage, item.sfreq, seconds, item.task, mains)
+        write_edf(out / item.file, made.signal_TC, made.montage.labels, made.sfreq, made.events)
+        tables.setdefault(item.task, []).extend(_rows(item, made))
+        people[item.id] = {**asdict(made.subject), "split": item.split}
+        truth.append(_truth(item, made, seconds))
+    for task, rows in tables.items():
+        header = ("file", "subject", "split", "start", "stop", *(("label",) if LABELS[task] else TARGETS))
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        write_text(out / "labels" / f"{task}.csv", text.getvalue())
+    about = {"seed": seed, "mains_hz": mains, "subjects": people, "recordings": truth}
+    write_text(out / "truth.json", json.dumps(about, indent=1) + "\n")
+    progress(len(plans), len(plans))
+
+
+def _rows(item: Plan, made: Simulated) -> Iterator[Row]:
+    start = (item.file, item.id, item.split)
+    for event in made.events:
+        if event.name in LABELS[item.task]:
+            yield (*start, event.onset, event.onset + event.duration, event.name)
+    if made.targets_TK is not None:
+        for number in range(int(len(made.targets_TK) / made.sfreq / ANGLE_SECONDS)):
+            middle = made.targets_TK[int((number + 0.5) * ANGLE_SECONDS * made.sfreq)]
+            edges = (round(number * ANGLE_SECONDS, 3), round((number + 1) * ANGLE_SECONDS, 3))
+            yield (*start, *edges, *(round(float(value), 3) for value in middle))
+
+
+def _truth(item: Plan, made: Simulated, seconds: int) -> dict[str, object]:
+    return {
+        "file": item.file,
+        "subject": item.id,
+        "task": item.task,
+        "montage": item.montage,
+        "channels": made.channels,
+        "reference": made.montage.reference,
+        "sfreq": made.sfreq,
+        "seconds": seconds,
+        "sources": [
+            {
+                "name": source.name,
+                "position": [round(float(value), 5) for value in source.position],
+                "moment_nam": [round(float(value), 4) for value in source.moment],
+            }
+            for source in made.sources
+        ],
+    }

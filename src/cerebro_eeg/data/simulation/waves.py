@@ -1,0 +1,140 @@
+"""Time courses: rhythms that wax and wane, noise of a band, gates, blinks, spikes and waves, joint angles.
+
+A course is a function of time that does not know the sampling rate: noise is drawn by frequency, from low to high, so
+a recording at 500 Hz is that at 250 Hz with the higher frequencies added.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.data.reading.recording import Event
+
+Floats = NDArray[np.float64]
+Complex = NDArray[np.complex64]
+ANGLES = ("hip_left", "knee_left", "ankle_left", "hip_right", "knee_right", "ankle_right")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When samples are taken. Noise repeats after ``period`` seconds, which is later than the end."""
+
+    sfreq: int
+    seconds: float
+
+    @property
+    def samples(self) -> int:
+        return round(self.seconds * self.sfreq)
+
+    @property
+    def period(self) -> int:
+        return math.ceil(self.seconds) + 2
+
+    @property
+    def times(self) -> Floats:
+        return np.arange(self.samples) / self.sfreq
+
+    @property
+    def frequencies(self) -> Floats:
+        """Of the noise; below half the rate."""
+        return np.arange((self.period * self.sfreq + 1) // 2) / self.period
+
+
+def white(rng: np.random.Generator, clock: Clock, count: int) -> Complex:
+    """Spectra (frequency, count) of noise whose power is 1 for each Hz; ``to_time`` makes courses of them."""
+    draws = rng.standard_normal((len(clock.frequencies), count, 2), np.float32)
+    draws *= np.float32(math.sqrt(1 / (2 * clock.period)))
+    return draws.view(np.complex64)[..., 0]
+
+
+def to_time(spectra_FC: Complex, clock: Clock) -> NDArray[np.float32]:
+    """Courses (time, count) with these spectra."""
+    from scipy import fft
+
+    size = clock.period * clock.sfreq
+    full_CF = np.zeros((spectra_FC.shape[1], size // 2 + 1), np.complex64)
+    full_CF[:, : len(spectra_FC)] = spectra_FC.T
+    return (fft.irfft(full_CF, size, axis=1)[:, : clock.samples] * np.float32(size / math.sqrt(2))).T
+
+
+def rhythm(rng: np.random.Generator, clock: Clock, bandwidth: float = 0.4) -> NDArray[np.complex128]:
+    """The slow amplitude and phase of a rhythm as a complex number at each time; the mean of its square is 1.
+
+    Of the given bandwidth in Hz (standard deviation), so its phase holds for about ``1 / (2 pi bandwidth)`` seconds.
+    """
+    most = math.ceil(4 * bandwidth * clock.period)
+    offsets = np.arange(-most, most + 1)
+    draws = rng.standard_normal((len(offsets), 2)) @ np.array([1, 1j])
+    weights = np.exp(-((offsets / clock.period / bandwidth) ** 2) / 4)
+    coefficients = draws * weights / math.sqrt(2 * float((weights**2).sum()))
+    size = clock.period * clock.sfreq
+    spectrum = np.zeros(size, np.complex128)
+    spectrum[offsets] = coefficients
+    return (np.fft.ifft(spectrum) * size)[: clock.samples]
+
+
+def oscillation(envelope_T: NDArray[np.complex128], clock: Clock, hertz: float, delay: float, arch: float) -> Floats:
+    """A rhythm's course at a place that it reaches ``delay`` seconds later; ``arch`` is the share of its overtone.
+
+    The overtone keeps its phase to the fundamental, which makes pointed waves of it, as of mu.
+    """
+    wave_T = envelope_T * np.exp(2j * math.pi * hertz * (clock.times - delay))
+    size_T = np.maximum(np.abs(envelope_T), 1e-12)
+    return wave_T.real + arch * (wave_T**2 / size_T).real
+
+
+def gate(events: Iterable[Event], clock: Clock, ramp: float = 0.4) -> Floats:
+    """1 during the events and 0 otherwise, passing over within ``ramp`` seconds around their edges."""
+    times_T, open_T = clock.times, np.zeros(clock.samples)
+    for event in events:
+        rise = np.clip((times_T - event.onset) / ramp + 0.5, 0, 1)
+        fall = np.clip((event.onset + event.duration - times_T) / ramp + 0.5, 0, 1)
+        open_T = np.maximum(open_T, np.minimum(rise, fall))
+    return open_T * open_T * (3 - 2 * open_T)
+
+
+def blinks(events: Iterable[Event], rng: np.random.Generator, clock: Clock) -> Floats:
+    """Lids that close fast and open slowly; the mean peak is 1, 0.1 s after the onset."""
+    course_T = np.zeros(clock.samples)
+    for event in events:
+        first = math.ceil(event.onset * clock.sfreq)
+        shape = np.arange(first, min(clock.samples, first + clock.sfreq)) / clock.sfreq - event.onset
+        shape = (shape / 0.1) ** 2 * np.exp(2 - shape / 0.05)
+        course_T[first : first + len(shape)] += shape * rng.uniform(0.75, 1.25)
+    return course_T
+
+
+def spikes_and_waves(event: Event, clock: Clock, hertz: float, delay: float) -> Floats:
+    """A negative spike, then a negative wave, again and again, slowing by a tenth; about 1 from top to bottom."""
+    since_T = np.clip(clock.times - delay - event.onset, 0, event.duration)
+    cycle_T = hertz * (1.05 * since_T - 0.05 * since_T**2 / max(event.duration, 1e-9)) % 1
+    spike = np.exp(-(((cycle_T - 0.12) / 0.04) ** 2))
+    trough = np.exp(-(((cycle_T - 0.23) / 0.05) ** 2))
+    wave = np.exp(-(((cycle_T - 0.58) / 0.21) ** 2))
+    return (0.41 - spike + 0.3 * trough - wave) * gate([event], clock, 0.2)
+
+
+def angles(rng: np.random.Generator, clock: Clock, stride_hz: float, lead: float = 0.0) -> Floats:
+    """Degrees (time, angle) of hip, knee and ankle while walking, in the order of ``ANGLES``, ``lead`` seconds ahead.
+
+    Templates of two harmonics; pace and reach change slowly, the right leg walks half a stride behind the left.
+    """
+    start, slow = rng.uniform(0, 1), rng.uniform(0, 2 * math.pi, 4)
+    times_T = clock.times + lead
+    drift_T = 0.35 * np.sin(2 * math.pi * 0.031 * times_T + slow[0]) + 0.2 * np.sin(
+        2 * math.pi * 0.073 * times_T + slow[1]
+    )
+    reach_T = (
+        1 + 0.2 * np.sin(2 * math.pi * 0.043 * times_T + slow[2]) + 0.1 * np.sin(2 * math.pi * 0.11 * times_T + slow[3])
+    )
+    columns = []
+    for behind in (0.0, 0.5):
+        phase_T = 2 * math.pi * (stride_hz * times_T + drift_T + start - behind)
+        hip = 12 + 20 * reach_T * np.cos(phase_T)
+        knee = 24 + reach_T * (-14 * np.cos(phase_T - 0.9) - 13 * np.cos(2 * phase_T - 0.4))
+        ankle = reach_T * (5 * np.cos(phase_T + 1.2) + 8 * np.cos(2 * phase_T + 2.4))
+        columns += [hip, knee, ankle]
+    return np.stack(columns, axis=1)

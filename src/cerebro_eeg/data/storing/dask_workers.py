@@ -1,0 +1,175 @@
+"""The same job on a Dask cluster: any number of machines that see the store and the sources under the same paths.
+
+A task is one recording (``dask_task.py``). A worker that dies is Dask's to replace, and its task to hand to another. A
+recording whose workers die each time, alone as well, is skipped with the reason ``crash``.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import secrets
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from cerebro_eeg import __version__
+from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.storing.dask_task import Answer, Task, do_task, shard_name
+from cerebro_eeg.data.storing.job import Job
+from cerebro_eeg.data.storing.recipe import Item
+from cerebro_eeg.data.storing.workers import Pair, in_own_process, opened_shard
+from cerebro_eeg.errors import ConfigError, InputError, StoreError
+
+# Dask is an extra and only half typed, so it is imported by name where it is used.
+Client = Any
+Future = Any
+
+WAIT = 10.0  # seconds for an answer of the cluster, and for its first worker
+PATIENCE = 600.0  # seconds without any worker
+_AHEAD = 1000  # tasks that the scheduler knows at a time: enough for any cluster, and little to cancel
+_PROBES = 5
+
+
+def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Iterator[int]:
+    """Do the work on a cluster; yields the source bytes of each recording that is stored or skipped."""
+    if not mine:
+        return
+    with _connected(address) as client:
+        sent = replace(job, folder=job.folder.absolute(), recipe=replace(job.recipe, find=_nothing))
+        ordered = sorted(mine, key=lambda pair: -pair[1].size)
+        smallest = [item for _, item in ordered[-_PROBES:]]
+        task = Task(
+            sent, name, secrets.token_hex(8), __version__, in_own_process(_readable, smallest, job.recipe.policy)
+        )
+        blamed = []
+        for pair, size in _share(client, task, ordered):
+            if size is None:  # perhaps for another recording that the same worker held
+                blamed.append(pair)
+            else:
+                yield size
+        for pair in blamed:
+            if [size for _, size in _share(client, task, [pair])] == [None]:
+                with opened_shard(job.folder, shard_name(name)) as (_, log):
+                    log.add(pair[0], "crash")
+            yield pair[1].size
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[Client]:
+    try:
+        distributed = import_module("distributed")
+    except ImportError as error:
+        raise ConfigError("--dask needs Dask; pip install 'cerebro-eeg[dask]'") from error
+    with _quiet():
+        try:
+            # A Client that finds nobody complains once more when it is forgotten, so somebody else asks first: in a
+            # thread, because a notebook has an event loop of its own.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, _ask(address)).result()
+            client = distributed.Client(address, timeout=WAIT, set_as_default=False)
+        except Exception as error:  # OSError, ValueError, and what comes of other servers that listen there
+            raise InputError(
+                f"no Dask scheduler answers at {address!r} ({type(error).__name__}); give its address, such as "
+                "tcp://host:8786"
+            ) from None
+        try:
+            with contextlib.suppress(TimeoutError):
+                client.wait_for_workers(1, timeout=WAIT)
+            if not client.scheduler_info()["workers"]:
+                raise InputError("the Dask cluster has no workers; start some, then run the same command again")
+            yield client
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask's client would log tracebacks where we say one line."""
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+async def _ask(address: str) -> None:
+    comm = await asyncio.wait_for(import_module("distributed.comm").connect(address, timeout=WAIT), WAIT)
+    await comm.close()
+
+
+def _readable(items: Sequence[Item], policy: ChannelPolicy) -> Item | None:
+    """The first that opens here: a worker where it does not open lacks the folder."""
+    for item in items:
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            item.open(policy)
+            return item
+    return None
+
+
+def _share(client: Client, task: Task, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
+    """Each recording as it is done, with its size; None where its workers died."""
+    waiting, given = iter(pairs), dict[str, tuple[Future, Pair]]()
+    done: queue.SimpleQueue[Future] = queue.SimpleQueue()
+    label = secrets.token_hex(4)  # Dask remembers the fate of a key
+
+    def give(count: int) -> None:
+        for pair in islice(waiting, count):
+            future = client.submit(do_task, task, *pair, key=f"prepare-{pair[0]}-{label}", pure=False)
+            given[future.key] = future, pair
+            future.add_done_callback(done.put)
+
+    try:
+        give(_AHEAD)
+        seen = time.monotonic()
+        while given:
+            try:
+                future = done.get(timeout=1.0)
+            except queue.Empty:
+                if client.status != "running":
+                    raise _gone("the Dask scheduler") from None
+                if client.scheduler_info()["workers"]:
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > PATIENCE:
+                    raise _gone("the last Dask worker") from None
+                continue
+            seen = time.monotonic()
+            size = _size(future)
+            yield given.pop(future.key)[1], size
+            give(1)
+    finally:
+        if given:
+            client.cancel([future for future, _ in given.values()], force=True)
+
+
+def _size(future: Future) -> int | None:
+    if future.status not in ("finished", "error"):
+        raise _gone("the Dask scheduler")
+    try:
+        answer: Answer = future.result(timeout=60)
+    except import_module("distributed").KilledWorker:
+        return None
+    except Exception as error:
+        raise StoreError(
+            f"the Dask workers cannot do the work ({type(error).__name__}); what was stored is safe: install the same "
+            "cerebro-eeg and Dask on all of them, and run the same command again"
+        ) from None
+    if answer.refusal is not None:
+        raise StoreError(answer.refusal)
+    return answer.size
+
+
+def _gone(who: str) -> StoreError:
+    return StoreError(f"{who} is gone; what was stored is safe: run the same command again when the cluster is back")
+
+
+def _nothing() -> Iterator[Item]:
+    return iter(())

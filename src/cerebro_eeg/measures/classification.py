@@ -1,0 +1,151 @@
+"""Classification: scikit-learn's numbers for probabilities against classes, and the same for many draws at once.
+
+``measure`` calls scikit-learn. ``resample`` computes the same numbers for many weightings of the subjects in whole
+arrays, because a thousand calls would take minutes; ``levels.level`` holds the two equal on every use.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+NAMES = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kappa")
+_CELLS = 1 << 22  # windows times draws that are in memory at once
+
+
+def measure(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
+    """Every number of ``NAMES``; None where the truth lacks what it needs."""
+    found = {**count(truth, output), **rank(truth, output)}
+    return {name: found[name] for name in NAMES}
+
+
+def count(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
+    """What depends on the most probable class only (of equals the first)."""
+    from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, recall_score
+
+    said, classes = output.argmax(1), np.arange(output.shape[1])
+    present = np.unique(truth)
+    decided = len(present) > 1 or bool((said != present[0]).any())
+    return {
+        # Balanced accuracy is the mean recall of the classes that occur; named so, a missing one gives no warning.
+        "balanced_accuracy": float(recall_score(truth, said, labels=present, average="macro", zero_division=0.0)),
+        "accuracy": float(accuracy_score(truth, said)),
+        "f1_weighted": float(f1_score(truth, said, labels=classes, average="weighted", zero_division=0.0)),
+        "kappa": float(cohen_kappa_score(truth, said, labels=classes)) if decided else None,
+    }
+
+
+def rank(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
+    """AUROC and AUPR: of the last of two classes, or the mean of each class against the rest."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    chosen = _ranked(truth, output.shape[1])
+    if not chosen:
+        return {"auroc": None, "aupr": None}
+    areas = [float(roc_auc_score(truth == k, output[:, k])) for k in chosen]
+    precisions = [float(average_precision_score(truth == k, output[:, k])) for k in chosen]
+    return {"auroc": float(np.mean(areas)), "aupr": float(np.mean(precisions))}
+
+
+def resample(
+    truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
+    """Every number of ``NAMES`` for every row of ``weights`` (draws, units), NaN where it is undefined.
+
+    Also whether a draw has every class that the truth has.
+    """
+    classes, units = output.shape[1], weights.shape[1]
+    confusions = np.zeros((units, classes, classes))
+    np.add.at(confusions, (unit, truth, output.argmax(1)), 1.0)
+    drawn = (weights @ confusions.reshape(units, -1)).reshape(-1, classes, classes)
+    right, occurs, said = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
+    total = occurs.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        accuracy = right.sum(1) / total
+        recall = np.where(occurs > 0, right / occurs, 0.0)
+        f1 = np.where(occurs + said > 0, 2 * right / (occurs + said), 0.0)
+        by_chance = (occurs * said).sum(1) / total**2
+        found = {
+            "balanced_accuracy": recall.sum(1) / (occurs > 0).sum(1),
+            "accuracy": accuracy,
+            "f1_weighted": (f1 * occurs).sum(1) / total,
+            "kappa": np.where(by_chance < 1, (accuracy - by_chance) / (1 - by_chance), np.nan),
+        }
+    found |= _resample_ranks(truth, output, unit, weights)
+    whole = (occurs[:, np.unique(truth)] > 0).all(1)
+    return {name: found[name] for name in NAMES}, whole
+
+
+def threshold(truth: NDArray[np.int64], probability: NDArray[np.float32]) -> float:
+    """The cut with the best balanced accuracy: middle of the widest gap among equals; 0.5 for one class."""
+    if len(np.unique(truth)) < 2:
+        return 0.5
+    values, place = np.unique(probability.astype(np.float64), return_inverse=True)
+    if len(values) < 2:
+        return 0.5
+    positive = np.bincount(place, truth == 1, len(values))
+    negative = np.bincount(place, truth == 0, len(values))
+    # Cut i lies between values i and i + 1: what is above is called positive.
+    sensitivity = 1 - np.cumsum(positive)[:-1] / positive.sum()
+    specificity = np.cumsum(negative)[:-1] / negative.sum()
+    balanced = (sensitivity + specificity) / 2
+    gap = np.where(balanced >= balanced.max() - 1e-12, np.diff(values), -1.0)
+    best = int(gap.argmax())
+    if balanced[best] <= 0.5:  # calling all alike does as well: there is nothing to choose by
+        return 0.5
+    return float((values[best] + values[best + 1]) / 2)
+
+
+def confusion(truth: NDArray[np.int64], output: NDArray[np.float32]) -> tuple[tuple[int, ...], ...]:
+    """Windows by true class (rows) and most probable class (columns)."""
+    from sklearn.metrics import confusion_matrix
+
+    found = confusion_matrix(truth, output.argmax(1), labels=np.arange(output.shape[1]))
+    return tuple(tuple(row) for row in found.tolist())
+
+
+def _ranked(truth: NDArray[np.int64], classes: int) -> list[int]:
+    """The classes whose ranking counts: the last of two; of more, those that occur."""
+    present = np.unique(truth).tolist()
+    if len(present) < 2:
+        return []
+    return [1] if classes == 2 else present
+
+
+def _resample_ranks(
+    truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """AUROC and AUPR of every draw, averaged over the classes that the draw has."""
+    areas, precisions = [], []
+    for k in _ranked(truth, output.shape[1]):
+        order = np.argsort(-output[:, k], kind="stable")
+        values, true = output[order, k], truth[order] == k
+        last = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)  # the end of each run of equal values
+        rows = max(1, _CELLS // len(values))
+        parts = [_areas(weights[at : at + rows, unit[order]], true, last) for at in range(0, len(weights), rows)]
+        areas.append(np.concatenate([area for area, _ in parts]))
+        precisions.append(np.concatenate([precision for _, precision in parts]))
+    if not areas:
+        nothing = np.full(len(weights), np.nan)
+        return {"auroc": nothing, "aupr": nothing}
+    return {"auroc": _mean(areas), "aupr": _mean(precisions)}
+
+
+def _areas(
+    weight: NDArray[np.float64], true: NDArray[np.bool_], last: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Areas under the two curves for rows of weights of windows that are sorted by falling probability."""
+    hits = np.cumsum(weight * true, axis=1)[:, last]
+    alarms = np.cumsum(weight * ~true, axis=1)[:, last]
+    before_hits, new_alarms = np.pad(hits, ((0, 0), (1, 0)))[:, :-1], np.diff(alarms, axis=1, prepend=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        area = (new_alarms * (hits + before_hits) / 2).sum(1) / (hits[:, -1] * alarms[:, -1])
+        precision = np.where(hits > 0, hits / (hits + alarms), 0.0)
+        average = ((hits - before_hits) * precision).sum(1) / hits[:, -1]
+    return area, np.where(np.isnan(area), np.nan, average)
+
+
+def _mean(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The mean without NaN; NaN where there is nothing else."""
+    stacked = np.stack(columns)
+    counted = np.isfinite(stacked)
+    total = np.where(counted, stacked, 0.0).sum(0)
+    return np.where(counted.any(0), total / np.maximum(counted.sum(0), 1), np.nan)

@@ -1,0 +1,135 @@
+"""Scores: what is said of predictions, as numbers for machines and as a table for people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro_eeg.measures.calibration import Calibration
+from cerebro_eeg.schema import to_dict
+
+TITLES = {
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "auroc": "AUROC",
+    "aupr": "AUPR",
+    "f1_weighted": "F1, weighted",
+    "kappa": "Cohen's kappa",
+    "r2": "R2",
+    "rmse": "RMSE",
+}
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval; None: it cannot be known from these data."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Level:
+    """Numbers over windows, recordings or subjects."""
+
+    count: int
+    draws: int
+    """That the intervals rest on: those with every class."""
+    values: Mapping[str, Estimate]
+    chance: Mapping[str, float | None]
+    """Of one who only knows how often each class is and says the most frequent one; for values, their mean."""
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """Where a class occurs."""
+
+    name: str
+    windows: int
+    recordings: int
+    subjects: int
+
+
+@dataclass(frozen=True)
+class SubjectRow:
+    """One subject, by window."""
+
+    subject: str
+    recordings: int
+    windows: int
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Everything there is to say of predictions."""
+
+    kind: str
+    names: tuple[str, ...]
+    windows: int
+    recordings: int
+    subjects: int
+    resamples: int
+    seed: int
+    levels: Mapping[str, Level]
+    """window; recording and subject where all windows of one have one truth."""
+    classes: tuple[ClassCount, ...]
+    confusion: tuple[tuple[int, ...], ...] | None
+    """Windows by true class and most probable class."""
+    calibration: Calibration | None
+    by_subject: tuple[SubjectRow, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return to_dict(self)
+
+    def text(self) -> str:
+        lines = [f"{self.windows:,} windows, {self.recordings:,} recordings, {self.subjects:,} subjects"]
+        lines += [
+            f"  {of.name}: {of.windows:,} windows, {of.recordings:,} recordings, {of.subjects:,} subjects"
+            for of in self.classes
+        ]
+        for name, level in self.levels.items():
+            less = "" if level.draws == self.resamples else f", from {level.draws:,} of {self.resamples:,} draws"
+            lines += ["", f"by {name} ({level.count:,}); 95 % interval over subjects{less}; chance"]
+            lines += [_line(metric, estimate, level.chance[metric]) for metric, estimate in level.values.items()]
+        if self.confusion is not None:
+            lines += ["", "windows by true class (rows) and predicted class (columns)", *self._confusion()]
+        if self.calibration is not None:
+            lines += ["", f"expected calibration error {self.calibration.error:.3f}"]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def subject_table(self) -> str:
+        """One line a subject, the first of many."""
+        metric = next(iter(self.levels["window"].values))
+        rows = [
+            f"  {row.subject:<24} {row.windows:>7,} windows  {title(metric)} {shown(row.values[metric])}"
+            for row in self.by_subject[:_SHOWN]
+        ]
+        more = len(self.by_subject) - _SHOWN
+        return "\n".join([*rows, f"  and {more:,} more"] if more > 0 else rows)
+
+    def _confusion(self) -> list[str]:
+        assert self.confusion is not None
+        width = max(8, *(len(name) for name in self.names), *(len(f"{n:,}") for row in self.confusion for n in row))
+        head = "  " + " " * width + "".join(f" {name:>{width}}" for name in self.names)
+        rows = zip(self.names, self.confusion, strict=True)
+        return [head, *(f"  {name:>{width}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows)]
+
+
+def title(metric: str) -> str:
+    """What people call it: "r2 knee" is "R2 knee"."""
+    first, _, rest = metric.partition(" ")
+    return f"{TITLES.get(first, first)} {rest}".rstrip()
+
+
+def shown(value: float | None) -> str:
+    """Three digits, or n/a."""
+    return "n/a" if value is None else f"{value:.3f}"
+
+
+def _line(metric: str, estimate: Estimate, chance: float | None) -> str:
+    between = "n/a" if estimate.low is None else f"{shown(estimate.low)} to {shown(estimate.high)}"
+    return f"  {title(metric):<20} {shown(estimate.value):>7}   {between:<16} {shown(chance):>7}"

@@ -1,0 +1,151 @@
+"""Seizures: whether events were found, and how many false alarms a day there were, as SzCORE defines both.
+
+Windows are laid out on each recording's time line, one value a second (where several windows meet, their mean, weighted
+by overlap). Package ``timescoring`` then merges events less than 90 s apart, splits those longer than 5 minutes, and
+takes an event for found where a detection overlaps it, from 30 s before its start to 60 s after its end. These are the
+parameters of SzCORE: Dan et al., "SzCORE: Seizure Community Open-source Research Evaluation framework for the
+validation of EEG-based automated seizure detection algorithms", https://arxiv.org/abs/2402.13005, and
+https://eslweb.epfl.ch/epilepsybenchmarks/framework. Counts are summed over the recordings of a subject; SzCORE reports
+the mean over subjects. Seconds without a window hold no event and do not count as time without an alarm.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.measures.bootstrap import draw, interval
+from cerebro_eeg.measures.scores import Estimate
+from cerebro_eeg.schema import to_dict
+
+TOLERANCE_BEFORE, TOLERANCE_AFTER = 30.0, 60.0
+OVERLAP = 0.0
+"""Any."""
+LONGEST = 300.0
+NEAREST = 90.0
+NAMES = ("sensitivity", "precision", "f1", "false_alarms_per_day")
+_NOT = re.compile(r"(^|[^a-z])(no|non|not|without|inter)([^a-z]|$)|free")
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One recording, a value a second; NaN where no window lies."""
+
+    subject: str
+    truth: NDArray[np.float64]
+    """Share of the windows there whose class is seizure."""
+    probability: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EventScores:
+    """Event-level scores, as SzCORE defines them."""
+
+    name: str
+    """The class whose events these are."""
+    threshold: float
+    seizures: int
+    found: int
+    false_alarms: int
+    hours: float
+    subjects: int
+    pooled: Mapping[str, Estimate]
+    """From counts over all recordings, with 95 % intervals over subjects."""
+    by_subject: Mapping[str, float | None]
+    """Means over subjects, what SzCORE reports; those without a value left out."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return to_dict(self)
+
+    def text(self) -> str:
+        lines = [
+            f"events of {self.name} (SzCORE), at a probability of {self.threshold:.2f} or more: {self.found:,} of "
+            f"{self.seizures:,} found, {self.false_alarms:,} false alarms in {self.hours:,.1f} hours",
+            "  over all recordings; 95 % interval over subjects; mean over subjects",
+        ]
+        for name, estimate in self.pooled.items():
+            between = "n/a" if estimate.low is None else f"{estimate.low:.3f} to {estimate.high:.3f}"
+            value, mean = ("n/a" if v is None else f"{v:.3f}" for v in (estimate.value, self.by_subject[name]))
+            lines.append(f"  {name.replace('_', ' '):<20} {value:>7}   {between:<16} {mean:>7}")
+        return "\n".join(lines)
+
+
+def seizure_class(names: Sequence[str]) -> int | None:
+    """The place of the one class of two that is called a seizure."""
+    called = [k for k, name in enumerate(names) if "seiz" in name.lower() and not _NOT.search(name.lower())]
+    return called[0] if len(names) == 2 and len(called) == 1 else None
+
+
+def lay_out(
+    start: NDArray[np.float64], seconds: float, values: NDArray[np.floating[Any]], length: int
+) -> NDArray[np.float64]:
+    """Values of windows as one a second: the mean, weighted by overlap; NaN where there is no window."""
+    total, weight = np.zeros(length), np.zeros(length)
+    first = np.floor(start).astype(np.int64)
+    for step in range(int(np.ceil(seconds)) + 1):
+        place = first + step
+        overlap = np.minimum(start + seconds, place + 1.0) - np.maximum(start, place)
+        there = (overlap > 1e-9) & (place >= 0) & (place < length)
+        np.add.at(total, place[there], overlap[there] * values[there])
+        np.add.at(weight, place[there], overlap[there])
+    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def score_events(
+    lines: Mapping[str, Line], name: str, *, threshold: float = 0.5, resamples: int = 1000, seed: int = 0
+) -> EventScores:
+    """Score the time lines of recordings: an event is where the value is at least one half, or the threshold."""
+    subjects = sorted({line.subject for line in lines.values()})
+    counts = np.zeros((len(subjects), 4))
+    for line in lines.values():
+        counts[subjects.index(line.subject)] += _count(line, threshold)
+    each = np.array([_compute(row) for row in counts])
+    drawn = np.array([_compute(row) for row in draw(len(subjects), resamples, seed) @ counts])
+    pooled = {}
+    for k, (metric, value) in enumerate(zip(NAMES, _compute(counts.sum(0)), strict=True)):
+        low, high = interval(drawn[:, k], len(subjects)) if np.isfinite(value) else (None, None)
+        pooled[metric] = Estimate(_known(value), low, high)
+    means = [_known(float(np.mean(of[np.isfinite(of)]))) if np.isfinite(of).any() else None for of in each.T]
+    found, alarms, seizures, time = counts.sum(0).tolist()
+    return EventScores(
+        name,
+        threshold,
+        int(seizures),
+        int(found),
+        int(alarms),
+        time / 3600,
+        len(subjects),
+        pooled,
+        dict(zip(NAMES, means, strict=True)),
+    )
+
+
+def _count(line: Line, threshold: float) -> NDArray[np.float64]:
+    """Events found, false alarms, events, seconds with a window."""
+    from timescoring.annotations import Annotation
+    from timescoring.scoring import EventScoring
+
+    parameters = EventScoring.Parameters(TOLERANCE_BEFORE, TOLERANCE_AFTER, OVERLAP, LONGEST, NEAREST)
+    covered = np.isfinite(line.probability)
+    truth = Annotation(np.where(covered, line.truth, 0.0) >= 0.5, 1)
+    said = Annotation(covered & (np.where(covered, line.probability, 0.0) >= threshold), 1)
+    scored = EventScoring(truth, said, parameters)
+    return np.array([scored.tp, scored.fp, scored.refTrue, covered.sum()], np.float64)
+
+
+def _compute(row: NDArray[np.float64]) -> tuple[float, ...]:
+    """The package's own formulas on sums of its counts, which it offers for one recording only."""
+    from timescoring.scoring import EventScoring
+
+    total = EventScoring.__new__(EventScoring)
+    total.tp, total.fp, total.refTrue, total.numSamples = row.tolist()
+    total.fs = 1
+    total.computeScores()
+    return float(total.sensitivity), float(total.precision), float(total.f1), float(total.fpRate)
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None

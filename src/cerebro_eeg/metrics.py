@@ -1,0 +1,211 @@
+"""Metrics: predictions beside the truth, the number that selects, the threshold, and the whole honest score of a test.
+
+The formulas are scikit-learn's; what is ours is the order of things: which number selects, over whom intervals are
+taken, and what happens where a class is missing. Below ``runs``, without torch.
+"""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.errors import InputError
+from cerebro_eeg.files import replacing
+from cerebro_eeg.measures import classification, regression
+from cerebro_eeg.measures.bootstrap import draw
+from cerebro_eeg.measures.calibration import calibrate
+from cerebro_eeg.measures.levels import Table, class_counts, group, level, subject_rows
+from cerebro_eeg.measures.scores import Scores
+
+KINDS = ("classification", "regression")
+FIELDS = ("kind", "names", "output", "truth", "recording", "subject", "start", "seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says of windows, and what is true of them. Arrays have one entry a window."""
+
+    kind: str
+    """classification or regression."""
+    names: tuple[str, ...]
+    """Classes in order, or names of the targets."""
+    output: NDArray[np.float32]
+    """(windows, names): probabilities, or values."""
+    truth: NDArray[Any]
+    """(windows,): places in ``names``; or (windows, names): values."""
+    recording: NDArray[np.str_]
+    subject: NDArray[np.str_]
+    """Empty: not known."""
+    start: NDArray[np.float64]
+    """Seconds from the start of the recording."""
+    seconds: float
+    """Of each window."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.output)
+
+    def save(self, path: Path) -> None:
+        """As .npz, whole or not at all."""
+        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in FIELDS}
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @staticmethod
+    def load(path: Path) -> "Predictions":
+        """Every field checked; nothing in the file can run."""
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in FIELDS}
+        except FileNotFoundError as error:
+            raise InputError(f"there are no predictions at {path}; evaluate or finetune writes them") from error
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path.name} does not hold predictions, or is damaged; make it again") from error
+        shapes = {name: found[name].ndim for name in ("kind", "names", "seconds")}
+        if shapes != {"kind": 0, "names": 1, "seconds": 0} or found["seconds"].dtype.kind not in "fiu":
+            raise InputError(f"{path.name} does not hold predictions, or is damaged; make it again")
+        found["kind"], found["seconds"] = str(found["kind"]), float(found["seconds"])
+        found["names"] = tuple(str(name) for name in found["names"])
+        return Predictions(**found)
+
+
+def headline(predictions: Predictions) -> tuple[str, float]:
+    """The number that selection on validation uses, and its name; larger is better.
+
+    Two classes: AUROC, 0.5 where the truth has only one of them. More classes: balanced accuracy over the classes that
+    the truth has. Regression: R2, averaged over the targets, 0 for a target that does not vary. ``missing`` tells
+    which classes or targets are not in the truth.
+    """
+    if predictions.kind == "regression":
+        found = regression.measure(predictions.truth, predictions.output, predictions.names)
+        each = [found[f"r2 {name}"] for name in predictions.names]
+        return "r2", float(np.mean([0.0 if value is None else value for value in each]))
+    if len(predictions.names) == 2:
+        ranked = classification.rank(predictions.truth, predictions.output)
+        return "auroc", 0.5 if ranked["auroc"] is None else ranked["auroc"]
+    counted = classification.count(predictions.truth, predictions.output)
+    assert counted["balanced_accuracy"] is not None
+    return "balanced_accuracy", counted["balanced_accuracy"]
+
+
+def missing(predictions: Predictions) -> tuple[str, ...]:
+    """Classes that the truth does not have, or targets that do not vary in it: no score can speak of them."""
+    if predictions.kind == "classification":
+        count = np.bincount(predictions.truth, minlength=len(predictions.names))
+        return tuple(name for name, n in zip(predictions.names, count, strict=True) if not n)
+    still = np.ptp(predictions.truth, axis=0) == 0
+    return tuple(name for name, constant in zip(predictions.names, still, strict=True) if constant)
+
+
+def choose_threshold(predictions: Predictions) -> float:
+    """The probability of the last class from which on a recording is called so: chosen on validation, for two classes.
+
+    It maximises balanced accuracy over recordings (mean probability of each) and of equals lies in the middle of the
+    widest gap between two probabilities. Where recordings hold windows of both classes, windows take the place of
+    recordings. It is 0.5 where the truth has one class only, or no cut is better than calling all alike.
+    """
+    if predictions.kind != "classification" or len(predictions.names) != 2:
+        raise InputError(
+            f"a threshold was asked for {predictions.kind} with {len(predictions.names)} outputs; it needs two classes"
+        )
+    table = _table(predictions)
+    table = group(table, table.recording) or table
+    return classification.threshold(table.truth, table.output[:, 1])
+
+
+def score(predictions: Predictions, *, resamples: int = 1000, seed: int = 0) -> Scores:
+    """Everything there is to say: by window, as in the paper, by recording and by subject; intervals over subjects.
+
+    A recording or subject is judged by the mean of its windows' outputs, where all its windows have one truth. The 95 %
+    intervals are percentiles over ``resamples`` draws of as many subjects, with replacement; a draw without one of the
+    classes does not count. They need two subjects. Windows without a known subject count by recording. The order
+    of the windows changes nothing.
+    """
+    table = _table(predictions)
+    units, unit = np.unique(table.subject, return_inverse=True)
+    weights = draw(len(units), resamples, seed)
+    notes = []
+    lost = missing(predictions)
+    if lost:
+        what = "has no window of" if predictions.kind == "classification" else "does not vary in"
+        notes.append(f"the truth {what} {', '.join(lost)}; scores that need it are n/a or leave it out")
+    if (predictions.subject == "").any():
+        notes.append("some subjects are not known; each of their recordings counts as a subject")
+    if len(units) < 2:
+        notes.append("intervals need two subjects, and there is one")
+    levels = {"window": level(table, unit, weights)}
+    for name, of_window in (("recording", table.recording), ("subject", table.subject)):
+        grouped = group(table, of_window)
+        if grouped is None:
+            notes.append(f"windows of one {name} differ in their truth, so there is no score by {name}")
+        else:
+            levels[name] = level(grouped, np.searchsorted(units, grouped.subject), weights)
+    classes = predictions.kind == "classification"
+    return Scores(
+        kind=predictions.kind,
+        names=predictions.names,
+        windows=len(table),
+        recordings=len(np.unique(table.recording)),
+        subjects=len(units),
+        resamples=resamples,
+        seed=seed,
+        levels=levels,
+        classes=class_counts(table) if classes else (),
+        confusion=classification.confusion(table.truth, table.output) if classes else None,
+        calibration=calibrate(table.truth, table.output) if classes else None,
+        by_subject=subject_rows(table),
+        notes=tuple(notes),
+    )
+
+
+def _table(predictions: Predictions) -> Table:
+    """The windows by recording and start; a recording whose subject is not known is its own."""
+    order = np.lexsort((predictions.start, predictions.recording))
+    recording, subject = predictions.recording[order], predictions.subject[order]
+    known = np.where(subject == "", np.char.add("recording ", recording), subject)
+    return Table(
+        predictions.kind, predictions.names, predictions.output[order], predictions.truth[order], recording, known
+    )
+
+
+def _check(given: Predictions) -> None:
+    """Refuse what cannot be scored truthfully."""
+    if given.kind not in KINDS:
+        raise InputError(f"kind is {given.kind!r}; expected {' or '.join(KINDS)}")
+    n, k = len(given.output), len(given.names)
+    classes = given.kind == "classification"
+    if n == 0:
+        raise InputError("there is no window to score; expected at least one")
+    if k < (2 if classes else 1) or len(set(given.names)) < k:
+        raise InputError(
+            f"names are {list(given.names)}; expected the {'classes' if classes else 'targets'}, each once"
+        )
+    wanted = {"output": (n, k), "truth": (n,) if classes else (n, k)}
+    wanted |= dict.fromkeys(("recording", "subject", "start"), (n,))
+    kinds = {"output": "f", "truth": "iu" if classes else "f", "recording": "U", "subject": "U", "start": "f"}
+    for name, shape in wanted.items():
+        array = getattr(given, name)
+        if array.shape != shape or array.dtype.kind not in kinds[name]:
+            raise InputError(f"{name} has shape {array.shape} and type {array.dtype}; expected {shape} for {n} windows")
+        array.flags.writeable = False
+    if not (np.isfinite(given.seconds) and given.seconds > 0 and np.isfinite(given.start).all()):
+        raise InputError("the times of windows are not numbers; expected a start and a length above 0 in seconds")
+    finite = np.isfinite(given.output).all(1)
+    if not finite.all():
+        raise InputError(
+            f"the output is not a number for {(~finite).sum():,} of {n:,} windows, the first of recording "
+            f"{given.recording[~finite][0]}; the weights or the signal are broken"
+        )
+    if not classes:
+        if not np.isfinite(given.truth).all():
+            raise InputError("the truth is not a number for some windows; score labelled windows only")
+        return
+    if given.truth.min() < 0 or given.truth.max() >= k:
+        raise InputError(f"the truth has classes {given.truth.min()} to {given.truth.max()}; expected 0 to {k - 1}")
+    if given.output.min() < 0 or np.abs(given.output.sum(1, dtype=np.float64) - 1).max() > 1e-3:
+        raise InputError("the output of a classification is not probabilities that sum to one; give it a softmax")

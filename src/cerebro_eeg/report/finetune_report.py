@@ -1,0 +1,195 @@
+"""The page of a fine-tuning run: scores over seeds, confusion, calibration, subjects; the test set only if scored."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.measures.scores import shown, title
+from cerebro_eeg.metrics import Predictions, score
+from cerebro_eeg.report import curve_plots, score_plots
+from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
+from cerebro_eeg.report.provenance import provenance
+from cerebro_eeg.runs.scored import read_record
+from cerebro_eeg.runs.summary import summarise
+from cerebro_eeg.train.log import read_lines
+
+Score = Mapping[str, Any]
+"""Of one training, as ``test.json`` has it."""
+RESAMPLES = 300
+"""Draws of subjects for the intervals of validation; the test's are those that evaluate made."""
+
+
+def finetune_page(folder: Path, run: Mapping[str, Any]) -> str:
+    """The whole page."""
+    settings = run["settings"]
+    trainings = _trainings(folder, settings)
+    task = settings["task"]
+    validation = [_validated(path, fold, seed) for path, fold, seed in trainings if (path / "validation.npz").exists()]
+    record = read_record(folder)
+    parts = [
+        paragraph(_words(settings, len(trainings))),
+        *_test(record),
+        *_section("Validation", validation, chosen=True),
+    ]
+    lines = {f"{fold} seed {seed}".strip(): read_lines(path / "metrics.jsonl") for path, fold, seed in trainings}
+    lines = {name: found for name, found in lines.items() if found}
+    if lines:
+        names = sorted({key for found in lines.values() for line in found for key in line if key[:11] == "validation_"})
+        parts += [
+            heading("Training"),
+            figure(
+                lambda canvas: curve_plots.draw_curves(canvas, lines, [(name, "own") for name in names]),
+                9,
+                6,
+                "Curves of loss, validation, learning rate and gradient norm over the steps",
+            ),
+        ]
+    weights = next(
+        (path / "model.safetensors" for path, _, _ in trainings if (path / "model.safetensors").exists()), None
+    )
+    return page(f"Fine-tuning: {task['task']}", parts + provenance(run, weights))
+
+
+def _words(settings: Mapping[str, Any], count: int) -> str:
+    task, choices = settings["task"], settings["choices"]
+    how = "new weights"
+    if settings["from"] is not None:
+        how = "frozen, pre-trained weights (linear probe)" if choices["freeze"] else "pre-trained weights"
+    folds = f" in each of {choices['folds']} folds" if choices["folds"] else ""
+    return (
+        f"{task['kind'].capitalize()} of {', '.join(task['names'])} in windows of {task['seconds']:g} s, from {how}; "
+        f"{len(choices['seeds'])} seeds{folds}, {count} finished or begun. Data: {settings['store']['dataset']}. "
+        f"Training, validation and test share no {settings['unit']}."
+    )
+
+
+def _trainings(folder: Path, settings: Mapping[str, Any]) -> list[tuple[Path, str, int]]:
+    """Folder, fold and seed of each training that has begun."""
+    count, seeds = settings["choices"]["folds"], settings["choices"]["seeds"]
+    folds = [""] if count is None else [f"fold-{number + 1}" for number in range(count)]
+    found = [(folder / fold / f"seed-{seed}", fold, seed) for fold in folds for seed in seeds]
+    return [one for one in found if one[0].is_dir()]
+
+
+def _validated(path: Path, fold: str, seed: int) -> Score:
+    scores = score(Predictions.load(path / "validation.npz"), resamples=RESAMPLES).to_dict()
+    return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
+
+
+def _test(record: Any) -> list[str]:
+    if record is None:
+        words = "The test set has not been scored. cerebro-eeg evaluate scores it, once."
+        return [heading("Test"), paragraph(words, soft=True)]
+    times = "once" if record.scorings == 1 else f"{record.scorings} times; the numbers are of the first time"
+    parts = _section("Test", record.first["trainings"], chosen=False, words=f"The test set was scored {times}.")
+    if record.scorings > 1:
+        parts.append(folded("The last scoring", _summary_tables(summarise(record.last["trainings"]))))
+    return parts
+
+
+def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "") -> list[str]:
+    """Everything about one split."""
+    if not scores:
+        return [heading(name), paragraph("No training has predictions for it.", soft=True)]
+    first = scores[0]["scores"]
+    summary = summarise(scores)
+    metric = _headline(first)
+    value = summary["levels"]["window"]["values"][metric]
+    spread = "" if value["std"] is None else f" ± {value['std']:.3f}"
+    numbers = [
+        (f"{shown(value['mean'])}{spread}", f"{title(metric)} by window"),
+        (shown(value["chance"]), "chance"),
+        (f"{first['windows']:,}", "windows"),
+        (f"{first['subjects']:,}", "subjects"),
+    ]
+    hint = "Weights and threshold were chosen on these windows, so the numbers flatter." if chosen else ""
+    parts = [heading(name), paragraph(f"{words} {hint}".strip(), soft=True), facts(numbers), _summary_tables(summary)]
+    parts += [paragraph(f"Note: {note}.", soft=True) for note in summary["notes"]]
+    if first["confusion"] is not None:
+        counts = np.sum([np.array(one["scores"]["confusion"], np.int64) for one in scores], axis=0)
+        size = 1.6 + 0.85 * len(first["names"])
+        parts += [
+            subheading("Confusion"),
+            figure(
+                lambda canvas: score_plots.draw_confusion(canvas, counts, first["names"]),
+                size + 0.8,
+                size,
+                "Windows by true and predicted class",
+                "Windows of all trainings; the share is of the true class.",
+                wide=False,
+            ),
+        ]
+    if first["calibration"] is not None:
+        lines = {_name(one): one["scores"]["calibration"] for one in scores}
+        parts += [
+            subheading("Calibration"),
+            figure(
+                lambda canvas: score_plots.draw_calibration(canvas, lines),
+                5,
+                4.6,
+                "Probabilities that the model says against the share that came true",
+                wide=False,
+            ),
+        ]
+    rows = [one["scores"]["by_subject"] for one in scores]
+    by = _subject_metric(rows)
+    parts += [
+        subheading("Subjects"),
+        figure(lambda canvas: score_plots.draw_subjects(canvas, rows, by), 9, 3.6, "Score of each subject"),
+        folded("All subjects, the mean of all trainings", _subject_table(rows)),
+    ]
+    return parts
+
+
+def _name(one: Score) -> str:
+    return f"{one['fold']} seed {one['seed']}".strip()
+
+
+def _headline(scores: Mapping[str, Any]) -> str:
+    """The measure that selects: see ``metrics.headline``."""
+    if scores["kind"] == "regression":
+        return "r2"
+    return "auroc" if len(scores["names"]) == 2 else "balanced_accuracy"
+
+
+def _subject_metric(rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """The measure that most subjects have."""
+    names = list(dict.fromkeys(name for training in rows for row in training for name in row["values"]))
+    if not names:
+        raise ConfigError("the scores name no measure for any subject; score again")
+    return max(names, key=lambda name: sum(row["values"].get(name) is not None for t in rows for row in t))
+
+
+def _summary_tables(summary: Mapping[str, Any]) -> str:
+    parts = []
+    for level, found in summary["levels"].items():
+        head = [f"by {level} ({max(found['count']):,})", "mean", "± over seeds", "95 % over subjects", "chance"]
+        parts.append(table(head, [_row(metric, of) for metric, of in found["values"].items()]))
+    if "events" in summary:
+        head = ["events (SzCORE)", "mean", "± over seeds", "95 % over subjects", "chance"]
+        parts.append(table(head, [_row(metric, of) for metric, of in summary["events"].items()]))
+    return "".join(parts)
+
+
+def _row(metric: str, of: Mapping[str, float | None]) -> list[str]:
+    between = "n/a" if of["low"] is None else f"{shown(of['low'])} to {shown(of['high'])}"
+    return [title(metric).replace("_", " "), shown(of["mean"]), shown(of["std"]), between, shown(of["chance"])]
+
+
+def _subject_table(rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    names = list(dict.fromkeys(name for training in rows for row in training for name in row["values"]))
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for training in rows:
+        for row in training:
+            found.setdefault(row["subject"], []).append(row)
+    lines = []
+    for subject, parts in sorted(found.items()):
+        values = [[part["values"].get(name) for part in parts] for name in names]
+        known = [[value for value in of if value is not None] for of in values]
+        means = [shown(float(np.mean(of)) if of else None) for of in known]
+        lines.append([subject, f"{parts[0]['recordings']:,}", f"{parts[0]['windows']:,}", *means])
+    return table(["subject", "recordings", "windows", *(title(name).replace("_", " ") for name in names)], lines)

@@ -1,0 +1,372 @@
+"""Finetune: trainings of a labelled task, one for each seed and fold, each in a folder of its own."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.config import HeadConfig, Preset
+from cerebro_eeg.data.batching.loader import Loader
+from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.files import write_text
+from cerebro_eeg.metrics import Predictions, choose_threshold, headline
+from cerebro_eeg.model import checkpoint, hub
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs import engine as engines
+from cerebro_eeg.runs.electrodes import Untrained, electrodes_of, untrained_electrodes
+from cerebro_eeg.runs.engine import Engine
+from cerebro_eeg.runs.finetuning import LabelTask, scaling_of
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.predicting import Electrodes, features, predict_windows, to_predictions
+from cerebro_eeg.runs.probing import fit_probe
+from cerebro_eeg.runs.seen import record
+from cerebro_eeg.runs.sources import check_signal, signal_of
+from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
+from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, plan_length
+from cerebro_eeg.schema import to_dict
+from cerebro_eeg.train import loop
+from cerebro_eeg.train.distributed import World, at_rest, meet, put
+from cerebro_eeg.train.optim import group
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a fine-tuning is besides the configs of its preset."""
+
+    task: str
+    seeds: tuple[int, ...] = (0,)
+    folds: int | None = None
+    """None: the task's own splits."""
+    freeze: bool = False
+    """Linear probing."""
+    solver: Literal["exact", "adamw"] = "exact"
+    """Of the probe: scikit-learn's, or gradient steps as in the paper."""
+    balanced: bool = False
+    """All classes weigh the same."""
+    seconds: float | None = None
+    stride: float | None = None
+    labels: Labels | None = None
+    patience: int = 10
+    """Epochs without a better validation score after which training stops."""
+    steps: int | None = None
+    paper: bool = False
+    rate: Literal["error", "as_is"] = "error"
+    untrained: Untrained = "error"
+    """For a frozen encoder: electrodes that its weights never saw."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training: of a seed, and a fold where there are folds."""
+
+    folder: Path
+    fold: str
+    seed: int
+    steps: int
+    metric: str
+    """What validation was judged by."""
+    validation: float | None
+    """The best score; none without validation data."""
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """What came of all of them."""
+
+    folder: Path
+    unit: str
+    trained: tuple[Trained, ...]
+    first: bool = True
+    """Whether this process speaks for all."""
+
+
+def finetune(
+    store_folder: Path,
+    out: Path,
+    preset: Preset,
+    choices: Choices,
+    engine: Engine,
+    start: Path | None = None,
+    *,
+    say: Say = lambda line: None,
+    tell: Tell = lambda report, steps, batch: None,
+) -> Finetuned:
+    """Train for every seed and fold, from the weights of ``start``, or from new ones (None)."""
+    folder = RunFolder(out)
+    with meet(engine.device, engine.strategy) as world, folder.held() if world.first else contextlib.nullcontext():
+        if not world.first:
+            say, tell = lambda line: None, lambda report, steps, batch: None
+        store = Store(store_folder)
+        cut = read_cut(store, choices.task, choices.seconds, choices.stride, choices.labels)
+        splits = list(find_splits(store, cut, choices.folds))
+        whole = _Whole(world, store, store.hash(), cut, preset, choices, engine, start)
+        settings = whole.settings(splits)
+        if world.first:
+            folder.begin("finetune", settings, {"processes": world.size})
+        world.wait()
+        say(f"{choices.task}: {cut.kind}, {', '.join(cut.names)}; no {splits[0].unit} is in two splits")
+        trained = []
+        for split in splits:
+            for seed in choices.seeds:
+                inside = RunFolder(out / split.name / f"seed-{seed}")
+                if len(splits) * len(choices.seeds) > 1:
+                    say(f"{split.name + ', ' if split.name else ''}seed {seed}")
+                trained.append(_train(whole, split, seed, inside, say, tell))
+        return Finetuned(out, splits[0].unit, tuple(trained), world.first)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What all trainings share."""
+
+    world: World
+    store: Store
+    hash: str
+    cut: Cut
+    preset: Preset
+    choices: Choices
+    engine: Engine
+    start: Path | None
+
+    def settings(self, splits: Sequence[Split]) -> dict[str, Any]:
+        start = None
+        if self.start is not None:
+            start = checkpoint.hash_tensors(hub.load(self.start)[1])
+        return {
+            "task": dataclasses.asdict(self.cut),
+            "unit": splits[0].unit,
+            "choices": to_dict(self.choices),
+            "model": to_dict(self.preset.model) if self.start is None else None,
+            "finetune": to_dict(self.preset.finetune),
+            "from": start,
+            "store": {"dataset": self.store.info.dataset, "sha256": self.hash},
+            "windows": [[0 if p is None else len(p) for p in (s.train, s.validation, s.test)] for s in splits],
+        }
+
+
+def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> Trained:
+    """One training, or what came of it where it is done."""
+    done = folder.path / "finished.json"
+    if done.exists():
+        return _read_finished(folder, split.name, seed)
+    model = _model(whole, seed, split)
+    for line in check_signal([whole.store], model.config, whole.choices.rate):
+        say(f"note: {line}")
+    electrodes = _electrodes(whole, model, split, say)
+    if whole.choices.freeze and whole.choices.solver == "exact":
+        steps = _probe(whole, model, split, folder, electrodes, seed)
+    else:
+        steps = _fit(whole, model, split, folder, electrodes, seed, say, tell)
+    return _finish(whole, model, split, folder, electrodes, seed, steps)
+
+
+def _probe(
+    whole: _Whole, model: Cerebro, split: Split, folder: RunFolder, electrodes: Electrodes | None, seed: int
+) -> int:
+    """Fit the head by scikit-learn on frozen features, and write it into the model."""
+    world = whole.world
+    if world.first:
+        folder.begin("probe", {"seed": seed, "fold": split.name}, {"processes": world.size})
+    model.to(world.device)
+    kept = {
+        name: predict_windows(model, whole.store, part, world, electrodes=electrodes, read=features)
+        for name, part in (("train", split.train), ("validation", split.validation))
+        if part is not None
+    }
+    probe = fit_probe(
+        whole.store,
+        split.train,
+        kept["train"],
+        split.validation,
+        kept.get("validation"),
+        balanced=whole.choices.balanced,
+    )
+    layer = model.final_layer
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(probe.weight_KD))
+        layer.bias.copy_(torch.from_numpy(probe.bias_K))
+    if world.first:
+        write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
+    return 0
+
+
+def _fit(
+    whole: _Whole,
+    model: Cerebro,
+    split: Split,
+    folder: RunFolder,
+    electrodes: Electrodes | None,
+    seed: int,
+    say: Say,
+    tell: Tell,
+) -> int:
+    """Train by gradient steps; the best weights on validation end up in the model."""
+    choices, engine, world, store = whole.choices, whole.engine, whole.world, whole.store
+    table, windows = whole.preset.finetune, split.train
+    batch = fit_batch(table.batch_size, len(windows), choices.paper, say)
+    order = Order(seed, [len(windows)], batch)
+    length = plan_length(
+        order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, choices.steps
+    )
+    config = model.config
+    pieces = engines.choose_pieces(engine, world, config, engines.widest([store]), windows.samples, batch)
+    if split.validation is None:
+        say(f"the task has no validation windows: {length.steps:,} steps, and the last weights are taken")
+    depth = config.depth
+    layer_decay = table.layer_decay if whole.start is not None else 1.0  # new lower layers must learn as fast
+    model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
+    best = folder.path / "best.safetensors"
+
+    def after(run: loop.Run, step: int) -> tuple[dict[str, float], bool]:
+        if split.validation is None or (step % length.an_epoch and step != length.steps):
+            return {}, False
+        output = predict_windows(
+            run.wrapped, store, split.validation, world, electrodes=electrodes, precision=run.precision
+        )
+        metric, score = headline(to_predictions(store, split.validation, _unscaled(output, split)))
+        notes = run.progress.notes
+        epoch = -(-step // length.an_epoch)
+        if score > notes.get("best", -np.inf):
+            notes.update(best=score, best_step=step, best_epoch=epoch)
+            tensors = gathered(model)
+            if world.first:
+                checkpoint.save_tensors(best, tensors, model.header)
+        patient = epoch - notes["best_epoch"] < choices.patience
+        return {"epoch": epoch, f"validation_{metric}": score}, not patient
+
+    settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
+    with Loader(
+        [(store, windows)], threads=engine.readers, pin=world.device.type == "cuda", electrodes=electrodes
+    ) as loader:
+
+        def make_task(pieces: int, dtype: torch.dtype) -> LabelTask:
+            return LabelTask(windows, order, loader, table, depth, choices.balanced, seed, world, pieces, dtype)
+
+        groups = group(model, table.weight_decay, layer_decay, depth)
+        plan = Plan(
+            "finetune", model, groups, table.betas, table.clip, length, batch, pieces, settings, make_task, after
+        )
+        run = carry_out(plan, folder, engine, world, say, tell)
+    if not choices.freeze:  # a frozen encoder learns no electrode
+        seen, steps = run.progress.notes, run.progress.step
+        model.training_record = record(model.training_record, seen, [(store, windows)], [whole.hash], steps)
+    tensors = gathered(model)
+    if world.first and "best" in run.progress.notes:
+        tensors = checkpoint.read(best)[1]
+    for name, value in at_rest(model).state_dict().items():
+        put(world.share(tensors[name].to(world.device)), value)
+    return run.progress.step
+
+
+def _finish(
+    whole: _Whole,
+    model: Cerebro,
+    split: Split,
+    folder: RunFolder,
+    electrodes: Electrodes | None,
+    seed: int,
+    steps: int,
+) -> Trained:
+    """Predictions for validation, the threshold chosen on them, and the weights; then the mark that it is done."""
+    metric, score, threshold = "", None, None
+    if split.validation is not None:
+        output = predict_windows(model, whole.store, split.validation, whole.world, electrodes=electrodes)
+        found: Predictions = to_predictions(whole.store, split.validation, _unscaled(output, split))
+        metric, score = headline(found)
+        if found.kind == "classification" and len(found.names) == 2:
+            threshold = choose_threshold(found)
+        if whole.world.first:
+            found.save(folder.path / "validation.npz")
+    assert model.head is not None
+    model.head = dataclasses.replace(model.head, threshold=threshold)
+    tensors = _in_units(gathered(model), split)
+    if whole.world.first:
+        checkpoint.save_tensors(folder.model, tensors, model.header)
+        result = {"steps": steps, "metric": metric, "validation": score, "threshold": threshold}
+        for name in ("best.safetensors", "state.safetensors"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(folder.path / name)
+        write_text(folder.path / "finished.json", json.dumps(result) + "\n")
+    whole.world.wait()
+    return Trained(folder.path, split.name, seed, steps, metric, score, threshold)
+
+
+def _read_finished(folder: RunFolder, fold: str, seed: int) -> Trained:
+    try:
+        found = json.loads((folder.path / "finished.json").read_text(encoding="utf-8"))
+        return Trained(
+            folder.path, fold, seed, found["steps"], found["metric"], found["validation"], found["threshold"]
+        )
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"finished.json of {folder.path} is damaged; delete that folder and run again") from error
+
+
+def _model(whole: _Whole, seed: int, split: Split) -> Cerebro:
+    """The checkpoint's encoder, or a new one, with a new head; for a seed the same on every process."""
+    names, kind = split.train.names, whole.cut.kind
+    as_is = whole.choices.rate == "as_is"
+    task: Literal["classification", "regression"] = "regression" if kind == "regression" else "classification"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if whole.start is None:
+            config = dataclasses.replace(whole.preset.model, signal=signal_of(whole.store))
+            model = Cerebro(len(names), config=config, task=task, n_times=split.train.samples)
+        else:
+            model = Cerebro.from_pretrained(
+                whole.start,
+                len(names),
+                task=task,
+                n_times=split.train.samples,
+                sfreq=split.train.sfreq if as_is else None,
+                rate="as_is" if as_is else "error",
+            )
+        model.head = HeadConfig(len(names), task)
+        model.reset_head(len(names), names)
+    if whole.choices.freeze:
+        model.freeze()
+    return model
+
+
+def _electrodes(whole: _Whole, model: Cerebro, split: Split, say: Say) -> Electrodes | None:
+    """How channels are read: full fine-tuning trains rows that are new; a frozen encoder needs a policy for them."""
+    if whole.start is None:
+        return None
+    parts = [part for part in (split.train, split.validation) if part is not None]
+    trained = model.training_record.electrode_windows
+    if whole.choices.freeze:
+        return electrodes_of(parts, trained, whole.choices.untrained)
+    if new := untrained_electrodes(parts, trained):
+        listed = ", ".join(new[:8]) + (" ..." if len(new) > 8 else "")
+        say(f"{len(new)} electrodes were never trained in {whole.start}; fine-tuning trains their rows: {listed}")
+    return None
+
+
+def _unscaled(output: Any, split: Split) -> Any:
+    """Values in the unit of the targets."""
+    if split.train.target is None:
+        return output
+    scaling = scaling_of(split.train)
+    return (output * scaling.std_K + scaling.mean_K).astype(np.float32)
+
+
+def _in_units(tensors: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
+    """The head such that it gives values in the unit of the targets."""
+    if split.train.target is None:
+        return tensors
+    scaling = scaling_of(split.train)
+    weight, bias = tensors["final_layer.weight"], tensors["final_layer.bias"]
+    std_K, mean_K = torch.from_numpy(scaling.std_K).to(weight), torch.from_numpy(scaling.mean_K).to(weight)
+    return {**tensors, "final_layer.weight": weight * std_K[:, None], "final_layer.bias": bias * std_K + mean_K}

@@ -1,0 +1,117 @@
+"""Judging: one training of a run on windows: its predictions, their scores, and for seizures the events."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import CheckpointError, ConfigError
+from cerebro_eeg.measures import seizures
+from cerebro_eeg.measures.events_tsv import write_events
+from cerebro_eeg.metrics import Predictions, score
+from cerebro_eeg.model import checkpoint
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs.electrodes import Untrained, electrodes_of
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.predicting import predict_windows, to_predictions
+from cerebro_eeg.train.distributed import World
+
+THRESHOLD = 0.5
+"""From which mean probability on a second belongs to a detected event."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training and the windows to judge it by."""
+
+    folder: RunFolder
+    fold: str
+    """Empty: the task's own splits."""
+    seed: int
+    windows: Windows
+
+    @property
+    def place(self) -> str:
+        """Its folder within the run."""
+        return f"{self.fold}/seed-{self.seed}".lstrip("/")
+
+    def hash(self) -> str:
+        """SHA-256 of its weights."""
+        return checkpoint.hash_tensors(checkpoint.read(self.folder.model)[1])
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What all trainings are judged with."""
+
+    store: Store
+    world: World
+    events: bool
+    """Also where no class is called a seizure."""
+    untrained: Untrained
+    as_is: bool
+    """Another rate than the model's was asked for by name."""
+    resamples: int
+
+
+def predict(judge: Judge, training: Training) -> Predictions:
+    """What the training's weights say of its windows."""
+    windows = training.windows
+    model = Cerebro.from_pretrained(
+        training.folder.model,
+        sfreq=windows.sfreq if judge.as_is else None,
+        rate="as_is" if judge.as_is else "error",
+    )
+    if model.head is None or model.head.names != windows.names:
+        raise CheckpointError(
+            f"the weights of {training.place} do not answer {', '.join(windows.names)}; the run was altered"
+        )
+    ids = electrodes_of([windows], model.training_record.electrode_windows, judge.untrained)
+    output = predict_windows(model.to(judge.world.device), judge.store, windows, judge.world, electrodes=ids)
+    return to_predictions(judge.store, windows, output)
+
+
+def assess(judge: Judge, training: Training, predictions: Predictions, *, write: bool) -> dict[str, Any]:
+    """Scores as JSON values; ``write``: also the events of a seizure task, as TSV."""
+    found: dict[str, Any] = {
+        "fold": training.fold,
+        "seed": training.seed,
+        "weights": training.hash(),
+        "scores": score(predictions, resamples=judge.resamples).to_dict(),
+        "events": None,
+    }
+    positive = seizures.seizure_class(predictions.names) if predictions.kind == "classification" else None
+    if judge.events and positive is None:
+        if predictions.kind != "classification" or len(predictions.names) != 2:
+            raise ConfigError(f"--events needs a task with two classes; this one has {', '.join(predictions.names)}")
+        positive = 1
+    if positive is not None:
+        lines, durations = _lines(judge.store, predictions, positive)
+        name = predictions.names[positive]
+        scored = seizures.score_events(lines, name, threshold=THRESHOLD, resamples=judge.resamples)
+        found["events"] = scored.to_dict()
+        for id, line in lines.items() if write else ():
+            path = training.folder.path / "test-events" / f"{id}_events.tsv"
+            write_events(path, line.probability, THRESHOLD, durations[id])
+    return found
+
+
+def _lines(store: Store, predictions: Predictions, positive: int) -> tuple[dict[str, seizures.Line], dict[str, float]]:
+    """Every recording's time line, and how long it lasts."""
+    lines, durations = {}, {}
+    for id in np.unique(predictions.recording).tolist():
+        here = predictions.recording == id
+        record = store.recordings[store.number(id)]
+        end = record.segments[-1]
+        duration = end.onset + (end.stop - end.start) / record.sfreq
+        start, length = predictions.start[here], int(np.ceil(duration - 1e-6))
+        truth = (predictions.truth[here] == positive).astype(np.float64)
+        lines[id] = seizures.Line(
+            record.subject or f"recording {id}",
+            seizures.lay_out(start, predictions.seconds, truth, length),
+            seizures.lay_out(start, predictions.seconds, predictions.output[here, positive], length),
+        )
+        durations[id] = duration
+    return lines, durations

@@ -1,0 +1,103 @@
+"""Predicting: what a model says of windows: features, logits or values, all of them in order."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.data.batching.loader import Loader, lay_out
+from cerebro_eeg.data.batching.sampler import in_order
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.metrics import Predictions
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.loop import Precision
+
+Electrodes = Callable[[tuple[str, ...]], NDArray[np.int64]]
+
+
+@torch.no_grad()
+def predict_windows(
+    model: nn.Module,
+    store: Store,
+    windows: Windows,
+    world: World,
+    *,
+    batch_size: int = 64,
+    electrodes: Electrodes | None = None,
+    read: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
+    precision: Precision = "fp32",
+) -> NDArray[np.float32]:
+    """(n, K): what ``read`` (the model's own outputs) gives for every window, the same on every process."""
+    total = len(windows)
+    if total == 0:
+        return np.empty((0, 0), np.float32)
+    mine = next(in_order([total], total))
+    # Every process computes the same number of pieces, because a sharded forward pass needs all of them.
+    shared = world.size > 1 and total >= world.size
+    if shared:
+        mine = mine.part(world.rank, world.size)
+    pieces = -(-total // (world.size * batch_size)) if shared else -(-total // batch_size)
+    pieces = min(pieces, total // world.size if shared else total)
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    found: list[torch.Tensor] = []
+    try:
+        with Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
+            for raw in loader.stream(mine.part(number, pieces) for number in range(pieces)):
+                batch = lay_out(raw, world.device, torch.float64 if precision == "fp64" else torch.float16)
+                with torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                    output = model(batch) if read is None else read(model, batch)
+                found.append(output.float().cpu())
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    own = torch.cat(found)
+    if not shared:
+        return np.asarray(own.numpy(), np.float32)
+    whole = torch.zeros(total, own.shape[1], device=world.device)
+    first = total * world.rank // world.size
+    whole[first : first + len(own)] = own.to(world.device)
+    return np.asarray(world.sum(whole).cpu().numpy(), np.float32)
+
+
+def features(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The pooled tokens of a batch, whatever head the model has; for ``predict_windows``."""
+    assert isinstance(model, Cerebro)
+    return model.encode(batch).per_window()
+
+
+def start_times(store: Store, windows: Windows) -> NDArray[np.float64]:
+    """Seconds from the start of its recording to each window: gaps count, though the store has no samples there."""
+    found = np.empty(len(windows))
+    for number in np.unique(windows.recording).tolist():
+        record, of_recording = store.recordings[number], windows.recording == number
+        first = np.array([segment.start for segment in record.segments])
+        onset = np.array([segment.onset for segment in record.segments])
+        start = windows.start[of_recording]
+        segment = np.searchsorted(first, start, side="right") - 1
+        found[of_recording] = onset[segment] + (start - first[segment]) / record.sfreq
+    return found
+
+
+def to_predictions(store: Store, windows: Windows, output: NDArray[np.float32]) -> Predictions:
+    """Outputs with the truth beside them; logits become probabilities."""
+    ids = np.array(windows.facts.ids, dtype=np.str_)[windows.recording]
+    names = np.array([*windows.facts.subjects, ""], dtype=np.str_)
+    if windows.target is None:
+        shifted = np.exp(output.astype(np.float64) - output.max(1, keepdims=True))
+        output = (shifted / shifted.sum(1, keepdims=True)).astype(np.float32)
+    return Predictions(
+        kind="classification" if windows.target is None else "regression",
+        names=windows.names,
+        output=output,
+        truth=windows.label if windows.target is None else windows.target,
+        recording=ids,
+        subject=names[windows.subject],
+        start=start_times(store, windows),
+        seconds=windows.samples / windows.sfreq,
+    )

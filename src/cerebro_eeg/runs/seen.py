@@ -1,0 +1,54 @@
+"""Seen: which windows a run has trained on, for its weights' record and for errors that must name them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cerebro_eeg.config import Training
+from cerebro_eeg.data.batching.sampler import Step
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.runs.sources import describe_source
+
+
+def note_seen(notes: dict[str, Any], windows: Sequence[Windows], done: Step) -> None:
+    """Count the windows of a step by montage, in the notes of a state."""
+    seen = notes.setdefault("seen", [[0] * len(of_source.facts.montages) for of_source in windows])
+    for number, of_source in enumerate(windows):
+        chosen = done.window[done.source == number]
+        montages, counts = np.unique(of_source.facts.montage[of_source.recording[chosen]], return_counts=True)
+        for montage, count in zip(montages.tolist(), counts.tolist(), strict=True):
+            seen[number][montage] += count
+
+
+def record(
+    before: Training, notes: dict[str, Any], sources: Sequence[tuple[Store, Windows]], hashes: Sequence[str], steps: int
+) -> Training:
+    """What weights were trained on, after a run of ``steps`` steps."""
+    seen = notes.get("seen", [[0] * len(windows.facts.montages) for _, windows in sources])
+    electrodes = dict(before.electrode_windows)
+    for (_, windows), counts in zip(sources, seen, strict=True):
+        for name, count in electrode_windows(windows, counts).items():
+            electrodes[name] = electrodes.get(name, 0) + count
+    data = [describe_source(store, windows, hash) for (store, windows), hash in zip(sources, hashes, strict=True)]
+    shown = sum(sum(counts) for counts in seen)
+    return Training(before.steps + steps, before.windows + shown, electrodes, (*before.data, *data))
+
+
+def electrode_windows(windows: Windows, seen: Sequence[int]) -> dict[str, int]:
+    """Windows that trained each electrode's row, from the windows of each montage."""
+    found: dict[str, int] = {}
+    for names, count in zip(windows.facts.montages, seen, strict=True):
+        for electrode in {part for name in names for part in name.split("-")} if count else ():
+            found[electrode] = found.get(electrode, 0) + count
+    return found
+
+
+def name_windows(windows: Sequence[Windows], step: Step) -> list[str]:
+    """Recording and start in seconds of the windows of a step, as errors name them."""
+    found = []
+    for source, window in zip(step.source.tolist(), step.window.tolist(), strict=True):
+        ((id, start),) = windows[source].ids([window])
+        found.append(f"{id}@{start / windows[source].sfreq:g}s")
+    return found

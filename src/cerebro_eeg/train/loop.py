@@ -1,0 +1,214 @@
+"""The loop: steps of one or many processes, each made of pieces, until the last step, a signal or a mistake.
+
+What is trained comes as a :class:`Task`: it yields the pieces of every step and gives each piece's *share* of the
+step's loss. Shares are divided by counts over all processes, which every process knows beforehand, so their plain sum
+is the loss, whatever the number of processes and pieces. The loop has no random state: where a run stands is a step
+number, and ``state.py`` keeps the rest.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.errors import TrainingError
+from cerebro_eeg.train import state
+from cerebro_eeg.train.distributed import World, syncing, whole
+from cerebro_eeg.train.optim import Schedule
+from cerebro_eeg.train.state import Progress
+
+Precision = Literal["fp32", "bf16", "fp64"]
+SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
+"""What asks a run to save and stop; Slurm sends the last one before its time is up."""
+
+
+P = TypeVar("P")
+
+
+class Task(Protocol[P]):
+    """What is trained, as the loop sees it."""
+
+    names: tuple[str, ...]
+    """Of what ``share`` reports beside the loss: sums over all pieces and processes."""
+
+    def pieces(self, first: int, last: int) -> Iterator[Sequence[P]]:
+        """The pieces of this process for each step from ``first`` up to ``last``; as many on every process."""
+
+    def share(self, module: nn.Module, piece: P) -> tuple[Tensor, Tensor]:
+        """A piece's share of the step's loss, and its values (K,) for ``names``, without gradient."""
+
+    def windows(self, piece: P) -> list[str]:
+        """What the windows of a piece are called."""
+
+    def alone(self, module: nn.Module, piece: P) -> Iterator[tuple[str, Tensor]]:
+        """The loss of each window of a piece by itself, to find the one that is not a number."""
+
+    def note(self, step: int, notes: dict[str, Any]) -> None:
+        """Keep what it wants in the notes of the state, once step ``step`` is done."""
+
+
+@dataclass
+class Run:
+    """One training: what is trained, and with what."""
+
+    task: Task[Any]
+    module: nn.Module
+    """As it is saved; its parameters are those of ``wrapped``."""
+    wrapped: nn.Module
+    optimizer: torch.optim.AdamW
+    schedule: Schedule
+    steps: int
+    clip: float
+    world: World
+    path: Path
+    """Of the state."""
+    precision: Precision = "fp32"
+    save_seconds: float = 600.0
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A step that is done, as it is shown and logged."""
+
+    step: int
+    """From 1."""
+    loss: float
+    values: dict[str, float]
+    norm: float
+    """Of the gradient, before clipping."""
+    lr: float
+    seconds: float
+
+
+def train(
+    run: Run, *, report: Callable[[Report], None], after: Callable[[int], bool] | None = None
+) -> Literal["done", "stopped"]:
+    """Train until the last step, or until a signal; the state is saved at the end, at a signal and now and then.
+
+    ``report`` is told of every step; ``after``, too, and says whether to stop for good (early stopping); what it keeps
+    must lie in ``run.progress.notes``.
+    """
+    world = run.world
+    saved = time.monotonic()
+    with _asked_to_stop() as asked, contextlib.closing(run.task.pieces(run.progress.step, run.steps)) as stream:  # type: ignore[type-var]
+        while run.progress.step < run.steps and not run.progress.notes.get("finished"):
+            began = time.monotonic()
+            due = world.first and began - saved > run.save_seconds
+            loss, values, norm, flags = _step(run, next(stream), (asked.is_set(), due))
+            run.progress.step += 1
+            run.task.note(run.progress.step, run.progress.notes)
+            lr = run.schedule(run.progress.step - 1)
+            report(Report(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
+            if after is not None and after(run.progress.step):
+                run.progress.notes["finished"] = True
+            if flags[0] or flags[1] or run.progress.step == run.steps or run.progress.notes.get("finished"):
+                save(run)
+                saved = time.monotonic()
+            if flags[0] and run.progress.step < run.steps:
+                return "stopped"
+    return "done"
+
+
+def save(run: Run) -> None:
+    """Write the state."""
+    state.save(run.path, run.module, run.optimizer, run.progress, run.world)
+
+
+def resume(run: Run) -> bool:
+    """Go on from the state where there is one; whether there was."""
+    state.fill_moments(run.optimizer)
+    if not run.path.exists():
+        return False
+    run.progress = state.load(run.path, run.module, run.optimizer)
+    return True
+
+
+def _step(
+    run: Run, pieces: Sequence[Any], asked: tuple[bool, bool]
+) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
+    """One update; also what other processes ask for."""
+    world, task = run.world, run.task
+    names = task.names
+    totals = torch.zeros(len(names) + 3, dtype=torch.float64 if world.device.type != "mps" else torch.float32)
+    totals[-2:] = torch.tensor([float(flag) for flag in asked])
+    totals = totals.to(world.device)
+    losses = []
+    for number, piece in enumerate(pieces):
+        with syncing(run.wrapped, number == len(pieces) - 1):
+            with autocast(run):
+                share, values = task.share(run.wrapped, piece)
+            (share * world.size).backward()  # both strategies divide the sum of gradients by the number of processes
+        losses.append(share.detach())
+        totals[0] += share.detach()
+        totals[1:-2] += values
+    world.sum(totals)
+    norm = torch.nn.utils.clip_grad_norm_(run.module.parameters(), run.clip)
+    loss, *rest, size = [*totals.tolist(), whole(norm).item()]
+    if not (math.isfinite(loss) and math.isfinite(size)):
+        _blame(run, pieces, losses)
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.schedule(run.progress.step) * group["factor"]
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    return loss, dict(zip(names, rest[:-2], strict=True)), size, (rest[-2] > 0, rest[-1] > 0)
+
+
+def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
+    """The precision of the arithmetic."""
+    if run.precision != "bf16":
+        return contextlib.nullcontext()
+    return torch.autocast(run.world.device.type, torch.bfloat16)
+
+
+def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
+    """Say which windows made the loss or its gradient something that is not a number; nothing was updated."""
+    bad = [piece for piece, loss in zip(pieces, losses, strict=True) if not math.isfinite(loss.item())]
+    found: list[str] = []
+    for piece in bad:
+        if run.world.strategy == "fsdp":  # its forward needs all processes, and each has other windows to try
+            found += run.task.windows(piece)
+            continue
+        with torch.no_grad(), autocast(run):
+            alone = [name for name, loss in run.task.alone(run.module, piece) if not math.isfinite(loss.item())]
+        found += alone or run.task.windows(piece)
+    listed = [name for part in run.world.gather(found) for name in part]
+    where = f"windows {', '.join(listed[:8])}" + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+    if not listed:
+        where = "the gradient, though every loss is a number"
+    raise TrainingError(
+        f"step {run.progress.step + 1} is not a number: {where}; nothing was updated and the last state is intact. "
+        "Lower the learning rate, or look at these windows"
+    )
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """An event that the signals set, for as long as the block lasts; a second one is obeyed at once."""
+    asked = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            if hasattr(signal, name):
+                which = signal.Signals[name]
+                before[which] = signal.signal(which, ask)
+    try:
+        yield asked
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)

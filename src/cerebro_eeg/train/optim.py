@@ -1,0 +1,72 @@
+"""Optimizer and schedule: AdamW with the decay groups of the paper, layer-wise decay, and a cosine after a warm-up."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every step: a line up, then a cosine down, which may be cut off before its end."""
+
+    peak: float
+    floor: float
+    warmup: int
+    """Steps of the line."""
+    span: int
+    """Steps until the cosine reaches the floor, the warm-up included."""
+
+    def __call__(self, step: int) -> float:
+        """Of step ``step``, from 0."""
+        if step < self.warmup:
+            return self.peak * (step + 1) / self.warmup
+        share = min(1.0, (step - self.warmup) / max(1, self.span - self.warmup))
+        return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters, by name, that share a decay and a factor on the learning rate."""
+
+    names: tuple[str, ...]
+    decay: float
+    factor: float = 1.0
+
+
+def group(module: nn.Module, decay: float, layer_decay: float = 1.0, depth: int = 0) -> tuple[Group, ...]:
+    """The trainable parameters of a module in groups.
+
+    Weight matrices decay; biases, norms, tables and tokens do not. With ``layer_decay`` a parameter learns slower the
+    lower its layer: the embeddings are layer 0, block k is layer k, and what is above the blocks learns at full rate.
+    """
+    matrices = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+    found: dict[tuple[float, float], list[str]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            factor = layer_decay ** (depth + 1 - layer_of(name, depth))
+            found.setdefault((decay if name in matrices else 0.0, factor), []).append(name)
+    return tuple(Group(tuple(names), *key) for key, names in found.items())
+
+
+def layer_of(name: str, depth: int) -> int:
+    """The layer of a parameter: 0 for embeddings, k for block k, depth + 1 for all above."""
+    parts = name.split(".")
+    if parts[0] != "encoder":
+        return depth + 1
+    if parts[1] == "blocks":
+        return int(parts[2]) + 1
+    return depth + 1 if parts[1] == "norm" else 0
+
+
+def adamw(
+    module: nn.Module, groups: Iterable[Group], betas: tuple[float, float], *, fused: bool | None = None
+) -> torch.optim.AdamW:
+    """AdamW over the groups; the loop sets their learning rates."""
+    parameters = dict(module.named_parameters())
+    listed = [
+        {"params": [parameters[name] for name in g.names], "weight_decay": g.decay, "factor": g.factor} for g in groups
+    ]
+    return torch.optim.AdamW(listed, lr=0.0, betas=betas, fused=fused)

@@ -1,0 +1,198 @@
+"""embed: features of recordings equal those of the same windows as arrays; files that any tool reads; nothing half."""
+
+import json
+
+import mne
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import cerebro_eeg
+from cerebro_eeg import cli
+from cerebro_eeg.commands.embed import embed
+from cerebro_eeg.config import PatchConfig
+from cerebro_eeg.errors import ConfigError, RecordingError
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs import feature_file, inference
+from cerebro_eeg.runs.cutting import cut_windows
+from cerebro_eeg.runs.feature_file import FeatureFile
+from cerebro_eeg.runs.signals import Handling, open_signal
+from predict_files import edf, edf_with_gaps, make_model
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def arrays(file, model, samples=512):
+    """The windows of a recording as (windows, channels, samples), and the names of its channels."""
+    reader = inference.make_reader(model)
+    signal = open_signal(file, model.config, reader.electrodes, Handling())
+    cut = next(cut_windows(signal, samples, samples, 10_000))
+    return cut.signal_BTC.transpose(0, 2, 1).astype(np.float32), signal.names
+
+
+@pytest.mark.parametrize("level", ["window", "channel", "token"])
+@pytest.mark.parametrize("layer", [0, 1, None])
+def test_features_are_those_of_the_windows_as_arrays(tmp_path, level, layer):
+    model = Cerebro.from_pretrained(make_model(tmp_path / "model", outputs=None))
+    file = edf(tmp_path / "a.edf")
+    x, names = arrays(file, model)
+    found = cerebro_eeg.embed(file, model, level=level, layer=layer)
+    expected = model.embed(x, ch_names=names, level=level, layer=layer)
+    assert found.features.shape == expected.shape
+    np.testing.assert_allclose(found.features, expected, atol=1e-5)
+    assert found.start.tolist() == [2.0 * k for k in range(10)]
+    assert (found.seconds, found.channels) == (2.0, ("Fp1", "Cz", "O2"))
+
+
+def test_one_line_for_a_file_or_an_object_and_a_model_or_its_folder(tmp_path):
+    folder = make_model(tmp_path / "model")  # a head does not matter
+    file = edf(tmp_path / "a.edf")
+    raw = mne.io.read_raw_edf(file, verbose="error")
+    one = cerebro_eeg.embed(file, folder).features
+    np.testing.assert_allclose(cerebro_eeg.embed(raw, str(folder)).features, one, atol=1e-3)
+    assert np.array_equal(cerebro_eeg.embed(str(file), Cerebro.from_pretrained(folder)).features, one)
+    fresh = Cerebro(config=Cerebro.from_pretrained(folder).config)  # never trained, never saved: nothing to tell apart
+    assert cerebro_eeg.embed(file, fresh).features.shape == one.shape
+
+
+def test_other_lengths_and_strides(tmp_path):
+    folder = make_model(tmp_path / "model", outputs=None)
+    file = edf_with_gaps(tmp_path / "a.edf", [*range(6), *range(10, 13)])
+    found = cerebro_eeg.embed(file, folder, seconds=3.0, stride=1.5, level="token")
+    assert found.start.tolist() == [0.0, 1.5, 3.0, 10.0]
+    assert found.features.shape == (4, 3, 12, 12)
+    with pytest.raises(ConfigError, match="too short for a patch"):
+        cerebro_eeg.embed(file, folder, seconds=0.01)
+    with pytest.raises(ConfigError, match="layer is 9"):
+        cerebro_eeg.embed(file, folder, layer=9)
+
+
+@pytest.mark.parametrize(("phase", "names"), [("interleaved", ["Fp1", "Fp1 phase"]), ("separated", ["Fp1", "Cz"])])
+def test_rows_of_phase_have_names(tmp_path, phase, names):
+    patches = PatchConfig(kind="time_bins", phase=phase)
+    folder = make_model(tmp_path / "model", outputs=None, patches=patches)
+    found = cerebro_eeg.embed(edf(tmp_path / "a.edf"), folder, level="channel")
+    assert found.features.shape[1] == len(found.channels) == 6
+    assert list(found.channels[:2]) == names
+
+
+# Files
+
+
+@pytest.mark.parametrize("level", ["window", "channel", "token"])
+def test_npz_and_parquet_hold_what_the_function_gives(tmp_path, level, monkeypatch):
+    monkeypatch.setattr(feature_file, "PIECE", 1000)
+    monkeypatch.setattr(feature_file, "GROUP", 1000)  # several row groups
+    folder = make_model(tmp_path / "model", outputs=None)
+    files = (edf(tmp_path / "a.edf"), edf(tmp_path / "b.edf", ("Cz", "C3"), seconds=30, rate=500, seed=1))
+    result = embed(str(folder), files, out=tmp_path / "f.npz", level=level)
+    assert embed(str(folder), files, out=tmp_path / "f.parquet", level=level).rows == result.rows
+    with np.load(tmp_path / "f.npz", allow_pickle=False) as file:
+        found = dict(file)
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert set(found) == {"recording", "start", "features"} | ({"channel"} if level != "window" else set())
+    first = found["recording"] == found["recording"][0]
+    for path, mine in zip(files, (first, ~first), strict=True):
+        said = cerebro_eeg.embed(path, folder, level=level)
+        assert np.array_equal(found["features"][mine].reshape(said.features.shape), said.features)
+        if level == "window":
+            assert np.array_equal(found["start"][mine], said.start)
+        else:
+            count = len(said.channels)
+            assert np.array_equal(found["start"][mine].reshape(-1, count), said.start[:, None].repeat(count, 1))
+            assert found["channel"][mine].tolist() == [*said.channels] * len(said.start)
+    assert table["recording"].to_pylist() == found["recording"].tolist()
+    assert table["start"].to_pylist() == found["start"].tolist()
+    flat = np.array(table["features"].to_pylist(), np.float32)
+    assert np.array_equal(flat.reshape(found["features"].shape), found["features"])
+    shape = tuple(map(int, table.schema.metadata[b"features_shape"].split(b"x")))
+    assert shape == found["features"].shape[1:] == result.shape
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_equal_features_are_equal_bytes(tmp_path):
+    folder, file = make_model(tmp_path / "model", outputs=None), edf(tmp_path / "a.edf")
+    for name in ("one.npz", "two.npz"):
+        embed(str(folder), (file,), out=tmp_path / name)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+
+
+def test_a_recording_that_fails_halfway_leaves_nothing(tmp_path, monkeypatch):
+    folder = make_model(tmp_path / "model", outputs=None)
+    for name in "abc":
+        edf(tmp_path / "in" / f"{name}.edf", seed=ord(name))
+    whole, calls = inference.cut_windows, []
+
+    def failing(signal, samples, stride, size, watch=None):
+        calls.append(signal)
+        for number, cut in enumerate(whole(signal, samples, stride, 3, watch)):
+            if len(calls) == 2 and number == 2:
+                raise RecordingError("changed", "the file became shorter while it was read; open it again")
+            yield cut
+
+    monkeypatch.setattr(inference, "cut_windows", failing)
+    result = embed(str(folder), (tmp_path / "in",), out=tmp_path / "f.npz", level="channel")
+    assert (result.exit_code, result.recordings, [f.code for f in result.failures]) == (6, 2, ["changed"])
+    with np.load(tmp_path / "f.npz") as file:
+        ids, features = file["recording"], file["features"]
+        assert len(file["start"]) == len(file["channel"]) == len(features) == 60
+    assert result.failures[0].input.id not in ids
+    monkeypatch.undo()
+    for name, id in zip("ac", dict.fromkeys(ids.tolist()), strict=True):
+        said = cerebro_eeg.embed(tmp_path / "in" / f"{name}.edf", folder, level="channel")
+        np.testing.assert_allclose(features[ids == id], said.features.reshape(30, -1), atol=1e-6)
+
+
+def test_where_nothing_can_be_used_nothing_is_written(tmp_path):
+    (tmp_path / "a.edf").write_bytes(b"bad")
+    folder = make_model(tmp_path / "model", outputs=None)
+    result = embed(str(folder), (tmp_path / "a.edf",), out=tmp_path / "f.npz")
+    assert (result.exit_code, result.file) == (6, None)
+    assert "nothing was written" in result.text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.edf", "config", "model"]
+
+
+def test_a_file_that_is_not_finished_leaves_nothing(tmp_path):
+    with FeatureFile(tmp_path / "f.npz", (4,), channels=False) as file:
+        file.add("a", np.zeros(3), np.zeros((3, 4), np.float32))
+        assert len(list(tmp_path.iterdir())) == 3  # hidden, one a column
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("features", r"expected a file name with .npz or .parquet"),
+        ("f.csv", "'.csv'"),
+        ("folder.npz", "names a folder"),
+    ],
+)
+def test_targets_that_are_no_file_of_features_are_refused(tmp_path, out, words):
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(ConfigError, match=words):
+        embed(str(tmp_path / "model"), (tmp_path / "a.edf",), out=tmp_path / out)
+
+
+def test_nothing_names_a_file_unless_asked_to(tmp_path, capsys):
+    folder, word = make_model(tmp_path / "model", outputs=None), "Zqanary"
+    edf(tmp_path / "in" / f"{word}1.edf")
+    (tmp_path / "in" / f"{word}2.edf").write_bytes(b"bad")
+    result = embed(str(folder), (tmp_path / "in",), out=tmp_path / "f.npz", map=tmp_path / "map")
+    told = [result.text(), json.dumps(result.to_dict()), *capsys.readouterr()]
+    with np.load(tmp_path / "f.npz") as file:
+        told += file["recording"].tolist()
+        assert json.loads((tmp_path / "map").read_text())["recordings"][str(file["recording"][0])] == f"{word}1.edf"
+    assert not [text for text in told if word in text]
+    assert f"{word}2.edf" in embed(str(folder), (tmp_path / "in",), out=tmp_path / "f.npz", show_paths=True).text()
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(cli.VERBS, "embed", ("cerebro_eeg.commands.embed:embed", ""))
+    folder, file = str(make_model(tmp_path / "model", outputs=None)), str(edf(tmp_path / "a.edf"))
+    assert cli.main(["embed", folder, file, "--out", str(tmp_path / "f.npz"), "--level", "token", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shape"] == [8, 12]
+    assert cli.main(["embed", folder, file, "--out", str(tmp_path / "f.npz"), "--layer", "9"]) == 2
+    assert cli.main(["embed", "--help"]) == 0

@@ -1,0 +1,379 @@
+"""A run is scored as its trainings really predict, on its own test windows, and the first score stays the first."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro_eeg.commands.evaluate import evaluate
+from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
+from cerebro_eeg.data.batching.windows import find_windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.storing.store_info import create_store
+from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.writer import ShardWriter
+from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
+from cerebro_eeg.metrics import Predictions, headline, score
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs import finetune, scoring
+from cerebro_eeg.runs.engine import Engine
+from cerebro_eeg.runs.predicting import start_times
+from cerebro_eeg.runs.summary import summarise
+from cerebro_eeg.schema import to_dict
+from train_stores import make_store
+from train_worker import MODEL
+
+PRESET = Preset(
+    MODEL, ObjectiveConfig(), PretrainConfig(), FinetuneConfig(batch_size=16, peak_lr=3e-3, warmup_epochs=1, epochs=2)
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_waiting_for_the_disk():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A store and runs on it, each made once; tests score copies."""
+    folder = tmp_path_factory.mktemp("made")
+    make_store(folder / "store", subjects=12, seconds=8)
+    for name, choices in {
+        "alpha": finetune.Choices("alpha", seeds=(0, 1), steps=3),
+        "folded": finetune.Choices("folded", seeds=(0,), folds=3, steps=2),
+        "level": finetune.Choices("level", seeds=(0,), steps=2),
+    }.items():
+        train(folder / "store", folder / name, choices)
+    return folder
+
+
+def train(store, out, choices):
+    finetune.finetune(store, out, PRESET, choices, Engine(device="cpu", readers=0))
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of a run, and how to evaluate it."""
+
+    def copy(name="alpha"):
+        shutil.copytree(made / name, tmp_path / "run")
+        return tmp_path / "run", made / "store"
+
+    return copy
+
+
+def judge(run, store, **options):
+    return evaluate(run, store, **{"device": "cpu", "resamples": 100, **options})
+
+
+def message(call, kind):
+    with pytest.raises(kind) as caught:
+        call()
+    assert issubclass(kind, CerebroError)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+# What is scored.
+
+
+def test_scores_are_of_what_the_weights_say_of_the_test_windows(run):
+    folder, store = run()
+    found = judge(folder, store)
+    windows = find_windows(Store(store), seconds=1.0, task="alpha", split="test")
+    for number, training in enumerate(found.trainings):
+        model = Cerebro.from_pretrained(folder / f"seed-{number}" / "model.safetensors").eval()
+        opened, said = Store(store), []
+        for id in ("s10", "s4"):  # one recording at a time, with channels by name: another way through the model
+            recording = opened.recordings[opened.number(id)]
+            x = opened.read(recording, 0, recording.samples).T.astype(np.float32)
+            alone = Cerebro.from_pretrained(
+                folder / f"seed-{number}" / "model.safetensors", ch_names=recording.channels
+            )
+            with torch.no_grad():
+                said += [*alone.eval()(torch.tensor(np.stack(np.split(x, 8, axis=1)))).softmax(-1).numpy()]
+        kept = Predictions.load(folder / f"seed-{number}" / "test.npz")
+        assert model.head.names == kept.names == ("slow", "fast")
+        np.testing.assert_allclose(kept.output, np.stack(said), atol=2e-4)
+        assert kept.truth.tolist() == windows.label.tolist() == [0, 1, 0, 1, 0, 1, 0, 1] * 2
+        assert set(kept.subject) == {"sub4", "sub10"}
+        assert kept.start.tolist() == [0, 1, 2, 3, 4, 5, 6, 7] * 2
+        assert training["scores"] == json.loads(json.dumps(score(kept, resamples=100).to_dict()))
+    each = [t["scores"]["levels"]["window"]["values"]["auroc"]["value"] for t in found.trainings]
+    of = found.summary["levels"]["window"]["values"]["auroc"]
+    assert of["mean"] == pytest.approx(np.mean(each))
+    assert of["std"] == pytest.approx(np.std(each, ddof=1))
+    text = found.text()
+    assert "2 seeds" in text
+    assert "share no subject" in text
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_validation_is_not_counted_and_agrees_with_finetune(run):
+    folder, store = run()
+    before = files(folder)
+    found = judge(folder, store, split="validation")
+    assert files(folder) == before
+    assert found.scorings == 0
+    for number, training in enumerate(found.trainings):
+        kept = Predictions.load(folder / f"seed-{number}" / "validation.npz")
+        value = training["scores"]["levels"]["window"]["values"]["auroc"]["value"]
+        assert value == pytest.approx(headline(kept)[1])
+        assert value == pytest.approx(
+            json.loads((folder / f"seed-{number}" / "finished.json").read_text())["validation"]
+        )
+
+
+def test_folds_and_values(run, made, tmp_path):
+    folder, store = run("folded")
+    assert "never saw" in message(lambda: judge(folder, store), ChannelError)  # each fold has a montage of its own
+    found = judge(folder, store, untrained="as_is")
+    assert found.summary["folds"] == ["fold-1", "fold-2", "fold-3"]
+    tested = [set(Predictions.load(folder / f / "seed-0" / "test.npz").subject) for f in found.summary["folds"]]
+    assert sum(map(len, tested)) == len(set.union(*tested)) == 12  # every subject in just one test fold
+    assert "1 seed of 3 folds" in found.text()
+    shutil.copytree(made / "level", tmp_path / "values")
+    values = judge(tmp_path / "values", store)
+    assert values.trainings[0]["scores"]["kind"] == "regression"
+    assert "R2" in values.text()
+    kept = Predictions.load(tmp_path / "values" / "seed-0" / "test.npz")
+    assert 90 < kept.output[:, 0].mean() < 115  # in the unit of the targets, which are 100 or 105
+
+
+def test_means_over_seeds_and_folds_by_hand():
+    def training(fold, seed, value):
+        number = {"value": value, "low": None, "high": None}
+        level = {"count": 5, "values": {"accuracy": number}, "chance": {"accuracy": 0.5}}
+        return {"fold": fold, "seed": seed, "events": None, "scores": {"levels": {"window": level}, "notes": ["n"]}}
+
+    found = summarise([training(f"fold-{f}", s, v) for f, s, v in ((1, 0, 0.5), (2, 0, 0.7), (1, 1, 0.7), (2, 1, 0.9))])
+    of = found["levels"]["window"]["values"]["accuracy"]
+    assert of["mean"] == pytest.approx(0.7)
+    assert of["std"] == pytest.approx(np.std([0.6, 0.8], ddof=1))  # of the seeds' means over folds
+    assert of["std_over_folds"] == pytest.approx(np.std([0.6, 0.8], ddof=1))
+    assert found["notes"] == ["n"]
+    alone = summarise([training("", 0, None)])["levels"]["window"]["values"]["accuracy"]
+    assert (alone["mean"], alone["std"], alone["chance"]) == (None, None, 0.5)
+
+
+# Once.
+
+
+def test_the_test_set_is_scored_once(run, monkeypatch):
+    folder, store = run()
+    first = judge(folder, store)
+    assert (first.scorings, first.fresh) == (1, True)
+    before = files(folder)
+    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    second = judge(folder, store, resamples=500)  # another way of scoring changes nothing either
+    assert (second.scorings, second.fresh) == (1, False)
+    assert "first score, unchanged" in second.text()
+    assert (second.summary, list(second.trainings)) == (first.summary, list(first.trainings))
+    assert files(folder) == before
+
+
+def test_again_is_counted_and_the_first_score_stays(run):
+    folder, store = run()
+    first = judge(folder, store)
+    kept = (folder / "seed-0" / "test.npz").read_bytes()
+    shutil.copy(folder / "seed-1" / "model.safetensors", folder / "seed-0" / "model.safetensors")  # other weights
+    noticed = judge(folder, store)
+    assert noticed.summary == first.summary
+    assert "weights of seed-0 have changed" in noticed.text()
+    later = judge(folder, store, again=True)
+    assert (later.scorings, later.fresh) == (2, True)
+    assert "2 times" in later.text()
+    assert later.first == first.summary
+    assert later.summary != first.summary
+    assert (folder / "seed-0" / "test.npz").read_bytes() == kept
+    record = json.loads((folder / "test.json").read_text())
+    assert (record["scorings"], record["first"]["summary"]) == (2, first.summary)
+    told = judge(folder, store)
+    assert (told.summary, told.scorings, told.fresh) == (first.summary, 2, False)
+    assert "2 scorings so far" in told.text()
+
+
+def test_stopping_halfway_does_not_hide_a_scoring(run, monkeypatch):
+    folder, store = run()
+    real, stop_at = scoring.predict, 1
+
+    def stops(judged, training):
+        if training.seed == stop_at:
+            raise KeyboardInterrupt
+        return real(judged, training)
+
+    monkeypatch.setattr(scoring, "predict", stops)
+    with pytest.raises(KeyboardInterrupt):
+        judge(folder, store)
+    scored = (folder / "seed-0" / "test.json").read_bytes()
+    monkeypatch.setattr(scoring, "predict", real)
+    whole = judge(folder, store)  # goes on where it was stopped: the first scoring comes to its end
+    assert (whole.scorings, whole.fresh) == (1, True)
+    assert (folder / "seed-0" / "test.json").read_bytes() == scored
+    monkeypatch.setattr(scoring, "predict", stops)
+    stop_at = 0
+    with pytest.raises(KeyboardInterrupt):
+        judge(folder, store, again=True)
+    assert judge(folder, store).scorings == 2  # whatever was seen of it
+    assert judge(folder, store).summary == whole.summary
+
+
+def test_deleted_records_come_back_from_what_is_left(run, monkeypatch):
+    folder, store = run()
+    first = judge(folder, store)
+    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    (folder / "test.json").unlink()
+    told = judge(folder, store)
+    assert (told.summary, told.fresh) == (first.summary, False)
+    for path in (folder, folder / "seed-0", folder / "seed-1"):
+        (path / "test.json").unlink()
+    told = judge(folder, store)  # from test.npz
+    assert told.summary == first.summary
+    assert "seed-0 had test.npz but no test.json" in told.text()
+    for path in (folder / "seed-0", folder / "seed-1"):
+        (path / "test.json").unlink()
+        (path / "test.npz").unlink()
+    assert judge(folder, store).summary == first.summary  # the run's record alone
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1, "scorings": 0, "first": {}, "last": {}}'])
+def test_a_damaged_record_is_no_licence_to_score(run, text):
+    folder, store = run()
+    judge(folder, store)
+    (folder / "test.json").write_text(text)
+    assert "damaged" in message(lambda: judge(folder, store), ConfigError)
+    assert "damaged" in message(lambda: judge(folder, store, again=True), ConfigError)
+
+
+# What is refused.
+
+
+def test_another_store_is_refused(run, tmp_path):
+    folder, store = run()
+    make_store(tmp_path / "other", subjects=6)
+    text = message(lambda: judge(folder, tmp_path / "other"), InputError)
+    assert Store(store).hash()[:16] in text
+    assert Store(tmp_path / "other").hash()[:16] in text
+    assert not (folder / "test.json").exists()
+
+
+def test_unfinished_trainings_are_named(run):
+    folder, store = run()
+    (folder / "seed-1" / "model.safetensors").unlink()
+    text = message(lambda: judge(folder, store), ConfigError)
+    assert "1 of 2 trainings are not finished (seed-1)" in text
+    assert not list(folder.rglob("test.*"))
+
+
+def test_what_is_no_run_of_finetune_is_refused(run, tmp_path):
+    folder, store = run()
+    weights = folder / "seed-0" / "model.safetensors"
+    assert "is a checkpoint" in message(lambda: judge(weights, store), ConfigError)
+    (tmp_path / "weights").mkdir()
+    shutil.copy(weights, tmp_path / "weights")
+    assert "is a checkpoint" in message(lambda: judge(tmp_path / "weights", store), ConfigError)
+    assert "no run.json" in message(lambda: judge(tmp_path / "nothing", store), ConfigError)
+    assert "one training of a run" in message(lambda: judge(folder / "seed-0", store), ConfigError)
+    described = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**described, "verb": "pretrain", "settings": {}}))
+    assert "pre-training run" in message(lambda: judge(folder, store), ConfigError)
+
+
+def test_a_task_without_test_windows_and_other_counts(run):
+    folder, store = run()
+    described = json.loads((folder / "run.json").read_text())
+    described["settings"]["windows"] = [[64, 16, 17]]
+    (folder / "run.json").write_text(json.dumps(described))
+    assert "had 17 when the run was trained" in message(lambda: judge(folder, store), InputError)
+
+
+def test_weights_that_answer_something_else_are_refused(run, made):
+    folder, store = run()
+    shutil.copy(made / "level" / "seed-0" / "model.safetensors", folder / "seed-0" / "model.safetensors")
+    assert "do not answer slow, fast" in message(lambda: judge(folder, store), CheckpointError)
+
+
+def test_few_resamples_and_events_of_values_are_refused(run):
+    folder, store = run("level")
+    assert "at least 100" in message(lambda: judge(folder, store, resamples=10), ConfigError)
+    assert "two classes" in message(lambda: judge(folder, store, events=True, split="validation"), ConfigError)
+
+
+# Seizures.
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    """Recordings of seizures, which are large, all with a gap; the fifth and the sixth have a channel of their own."""
+    folder = tmp_path_factory.mktemp("clinic")
+    task = {"kind": "classification", "names": ["background", "seizure"], "seconds": 5.0, "stride": 5.0}
+    settings = {"split_unit": "subject", "signal": to_dict(SignalConfig()), "recipe": "made"}
+    settings["tasks"] = {"seizure": task, "odd": task}
+    create_store(folder / "store", "clinic", settings)
+    rng = np.random.default_rng(0)
+    with ShardWriter(folder / "store", "w") as writer:
+        for number, split in enumerate(("train", "train", "val", "test", "test", None)):
+            names = {4: ("Fp1", "C1"), 5: ("Fp1", "Oz")}.get(number, ("Fp1", "Cz"))
+            with writer.recording(f"rec{number}", names, 256.0) as draft:
+                for onset, seconds in ((0.0, 100), (400.0, 100)):  # five minutes between are lost
+                    draft.segment(onset)
+                    time = np.arange(seconds * 256) / 256
+                    x = rng.normal(0, 5, (len(time), len(names)))
+                    x[(time >= 40) & (time < 60)] += 80 * np.sin(2 * np.pi * 3 * time[(time >= 40) & (time < 60), None])
+                    draft.write(x.astype(np.float32))
+                spans = [(a + o, b + o, n) for o in (0, 400) for a, b, n in ((0, 40, 0), (40, 60, 1), (60, 100, 0))]
+                labels = [Interval(a, b, split, task["names"][n]) for a, b, n in spans]
+                tasks = {4: ("seizure",), 5: ()}.get(number, ("seizure", "odd"))
+                draft.commit(native_sfreq=256.0, subject=f"s{number}", labels=dict.fromkeys(tasks, labels))
+    train(folder / "store", folder / "odd", finetune.Choices("odd", steps=4))
+    return folder
+
+
+def test_start_times_count_gaps(clinic):
+    store = Store(clinic / "store")
+    windows = find_windows(store, seconds=5.0, task="odd", split="test")
+    times = start_times(store, windows)
+    assert times.tolist() == [*range(0, 100, 5), *range(400, 500, 5)]
+    assert windows.start.max() / 256 == 195  # the store itself has no gap
+
+
+def test_events_of_a_seizure_task(clinic, tmp_path):
+    shutil.copytree(clinic / "odd", tmp_path / "run")
+    found = judge(tmp_path / "run", clinic / "store")
+    events = found.trainings[0]["events"]
+    assert (events["name"], events["seizures"]) == ("seizure", 2)  # more than 90 s apart, because of the gap
+    assert events["hours"] == pytest.approx(200 / 3600)  # what was lost is no time without alarms
+    kept = Predictions.load(tmp_path / "run" / "seed-0" / "test.npz")
+    detected = (kept.output[:, 1] >= 0.5).any()
+    rows = (tmp_path / "run" / "seed-0" / "test-events" / "rec3_events.tsv").read_text().splitlines()
+    assert rows[1].split("\t")[2] == ("sz" if detected else "bckg")
+    assert all(row.endswith("2000-01-01 00:00:00\t500.00") for row in rows[1:])
+    assert "false alarms per day" in found.text()
+    asked = judge(tmp_path / "run", clinic / "store", split="validation")
+    assert asked.trainings[0]["events"]["seizures"] == 2
+
+
+def test_events_where_no_class_is_a_seizure(run):
+    folder, store = run()
+    found = judge(folder, store, split="validation")
+    assert found.trainings[0]["events"] is None
+    found = judge(folder, store, split="validation", events=True)
+    assert found.trainings[0]["events"]["name"] == "fast"
+    assert not (folder / "seed-0" / "test-events").exists()
+
+
+def test_electrodes_that_no_window_trained_need_a_policy(clinic, tmp_path):
+    train(clinic / "store", tmp_path / "run", finetune.Choices("seizure", steps=2))  # C1 is in the test windows only
+    assert "C1" in message(lambda: judge(tmp_path / "run", clinic / "store"), ChannelError)
+    assert not (tmp_path / "run" / "test.json").exists()
+    found = judge(tmp_path / "run", clinic / "store", untrained="nearest")  # Oz, with no near one, is in none
+    assert found.trainings[0]["scores"]["subjects"] == 2

@@ -1,0 +1,352 @@
+"""A report is one file that says what the run's files say, loads nothing, and escapes whatever it is given."""
+
+import base64
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from cerebro_eeg.config import FinetuneConfig, Preset
+from cerebro_eeg.electrodes import POSITIONS
+from cerebro_eeg.errors import CerebroError, ConfigError, InputError
+from cerebro_eeg.report import curve_plots, fill_plots, finetune_report, score_plots
+from cerebro_eeg.report.head_plot import place
+from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, preformatted, table
+from cerebro_eeg.report.picture import drawing
+from cerebro_eeg.report.provenance import command
+from cerebro_eeg.report.run_report import report_finetune, report_pretrain, write_report
+from cerebro_eeg.runs import finetune, pretrain, scoring
+from cerebro_eeg.runs.engine import Engine
+from cerebro_eeg.runs.examples import Example
+from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors
+from cerebro_eeg.runs.settings import choose
+from cerebro_eeg.train.log import read_lines
+from train_stores import make_store
+from train_worker import MODEL, preset
+
+HOSTILE = "<script>alert('x')</script>&\"$x$"
+ENGINE = Engine(device="cpu", readers=0)
+ERRORS = Errors(10, 200, 0.4, 1.0, 0.8, 0.3)
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.links, self.words, self.open = [], [], [], []
+        self.feed(path.read_text("utf-8") if hasattr(path, "read_text") else path)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "action", "data")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    def images(self):
+        return [base64.b64decode(link.partition("base64,")[2]) for link in self.links]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_waiting_for_the_disk():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(finetune_report, "RESAMPLES", 20)  # intervals are tested where they are made
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A store, a pre-training and a fine-tuning on it, and their reports."""
+    folder = tmp_path_factory.mktemp("made")
+    make_store(folder / "store", 6, 6, pretrain=True)
+    choices = pretrain.Choices(steps=6, seconds=1.0, paper=True)
+    pretrain.pretrain([folder / "store"], folder / "pretrain", preset({}), choices, ENGINE)
+    report_pretrain(folder / "pretrain", [folder / "store"])
+    table = FinetuneConfig(batch_size=16, peak_lr=3e-3, warmup_epochs=1, epochs=2)
+    chosen = finetune.Choices("alpha", seeds=(0, 1), steps=3)
+    finetune.finetune(folder / "store", folder / "finetune", Preset(MODEL, finetune=table), chosen, ENGINE)
+    report_finetune(folder / "finetune")
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """The pre-training, to spoil."""
+    shutil.copytree(made / "pretrain", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def numbers(errors):
+    return [f"{value:.4f}" for value in (errors["model"], errors["mean"], errors["interpolation"], errors["ridge"])]
+
+
+# The page of a pre-training
+
+
+@pytest.mark.parametrize("run", ["pretrain", "finetune"])
+def test_a_report_loads_nothing_and_runs_nothing(made, run):
+    text = (made / run / "report.html").read_text("utf-8")
+    found = Page(made / run / "report.html")
+    assert found.links
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in found.links)
+    assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & set(found.tags)
+    assert not re.search(r"https?://|url\(|@import|javascript:|\son\w+=", re.sub(r"base64,[^\"]*", "", text))
+    assert "default-src 'none'" in text
+    assert 'name="viewport"' in text
+    for image in found.images():
+        tree = ElementTree.fromstring(image)
+        assert tree.tag.endswith("}svg")
+        links = [v for e in tree.iter() for k, v in e.attrib.items() if k.rpartition("}")[2] in ("href", "src")]
+        assert all(link.startswith("#") or link.startswith("data:") for link in links)
+        assert len(list(tree.iter())) > 40  # something is drawn
+
+
+def test_a_report_has_the_numbers_of_the_run(made):
+    found = Page(made / "pretrain" / "report.html")
+    lines = read_lines(made / "pretrain" / "metrics.jsonl")
+    last = [line for line in lines if "loss" in line][-1]
+    masked = [line for line in lines if "validation_masked" in line][-1]
+    assert f"{last['loss']:.4f} loss of the last step" in found.text
+    assert f"{masked['validation_masked']:.4f} masked error" in found.text
+    assert f"{last['step']} steps" in found.text
+    kept = json.loads((made / "pretrain" / "reconstruction.json").read_text())["found"]
+    for errors in [kept["total"], *(group["errors"] for group in kept["groups"])]:
+        assert " ".join(numbers(errors)) in found.text
+    # All validation windows were looked at, with the masks of validation.
+    assert kept["total"]["model"] == pytest.approx(masked["validation_masked"], rel=1e-5)
+    run = json.loads((made / "pretrain" / "run.json").read_text())
+    for word in [run["settings"]["stores"][0]["sha256"], run["versions"]["torch"], "which were not trained on"]:
+        assert word in found.text
+    assert str(made) not in found.text
+
+
+def test_without_the_store_there_are_numbers_but_no_signals(made, copy):
+    whole, later = Page(copy / "report.html"), Page(report_pretrain(copy))
+    kept = json.loads((copy / "reconstruction.json").read_text())["found"]
+    assert " ".join(numbers(kept["total"])) in later.text
+    assert 0 < len(later.links) < len(whole.links)
+
+
+def test_without_anything_there_are_still_curves(copy):
+    for name in ("reconstruction.json", "model.safetensors", "report.html"):
+        (copy / name).unlink()
+    found = Page(write_report(copy))
+    assert len(found.links) == 1
+    assert "The stores were not at hand" in found.text
+
+
+def test_numbers_of_other_weights_are_not_shown(copy):
+    path = copy / "reconstruction.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({**kept, "weights": "0" * 64}))
+    assert "The stores were not at hand" in Page(report_pretrain(copy)).text
+    path.write_text('{"weights"')
+    with pytest.raises(ConfigError, match="damaged"):
+        report_pretrain(copy)
+
+
+def test_other_stores_are_refused(made, copy, tmp_path):
+    make_store(tmp_path / "other", 3, 4, name="other", pretrain=True)
+    with pytest.raises(InputError, match="not those that the run was trained on"):
+        report_pretrain(copy, [tmp_path / "other"])
+    with pytest.raises(CerebroError, match="one training of a run"):
+        write_report(made / "finetune" / "seed-0")
+
+
+def test_a_store_without_validation_says_so(tmp_path):
+    make_store(tmp_path / "store", 3, 4)
+    choices = pretrain.Choices(steps=2, seconds=1.0, paper=True)
+    pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, ENGINE)
+    found = Page(report_pretrain(tmp_path / "run", [tmp_path / "store"]))
+    assert "windows that were also trained on" in found.text
+
+
+def test_hostile_names_are_text(copy):
+    path = copy / "run.json"
+    run = json.loads(path.read_text())
+    run["settings"]["stores"][0]["dataset"] = HOSTILE
+    run["versions"]["platform"] = HOSTILE
+    run["settings"]["choices"]["without"] = [HOSTILE]
+    path.write_text(json.dumps(run))
+    kept = json.loads((copy / "reconstruction.json").read_text())
+    kept["found"]["groups"][0]["dataset"] = HOSTILE
+    kept["found"]["channels"][0]["channel"] = HOSTILE
+    (copy / "reconstruction.json").write_text(json.dumps(kept))
+    found = Page(report_pretrain(copy))
+    assert "script" not in found.tags
+    assert found.text.count("<script>alert('x')</script>") >= 4
+    for image in found.images():
+        assert not [e for e in ElementTree.fromstring(image).iter() if e.tag.endswith("script")]
+
+
+def test_every_part_of_a_page_escapes():
+    parts = [heading(HOSTILE), paragraph(HOSTILE), facts([(HOSTILE, HOSTILE)]), preformatted(HOSTILE)]
+    parts += [table([HOSTILE], [[HOSTILE]], [0]), folded(HOSTILE, paragraph(HOSTILE))]
+    parts.append(figure(lambda canvas: canvas.text(0.5, 0.5, HOSTILE), 1, 1, HOSTILE, HOSTILE))
+    found = Page(page(HOSTILE, parts))
+    assert "script" not in found.tags
+    assert found.text.count(HOSTILE) == 12  # twice the title, and once or twice each
+    (image,) = found.images()
+    assert HOSTILE in "".join(ElementTree.fromstring(image).itertext())
+
+
+def test_the_command_and_its_config_make_the_same_settings(made, tmp_path):
+    run = json.loads((made / "pretrain" / "run.json").read_text())
+    text = Page(made / "pretrain" / "report.html").text
+    expected = (
+        "cerebro-eeg pretrain made-store --out my-run --config config.json --seed 0 --seconds 1.0 --steps 6 --paper"
+    )
+    assert command(run) == expected
+    assert expected in text
+    settings = {name: run["settings"][name] for name in ("model", "objective", "pretrain")}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    chosen = choose("small", tmp_path / "config.json", {}, ())
+    assert json.loads(json.dumps(dataclasses.asdict(chosen.model))) == settings["model"]
+    assert json.loads(json.dumps(dataclasses.asdict(chosen.pretrain))) == settings["pretrain"]
+
+
+# The page of a fine-tuning
+
+
+def test_a_fine_tuning_has_the_scores_of_its_seeds(made):
+    found = Page(made / "finetune" / "report.html")
+    scores = [json.loads((made / f"finetune/seed-{n}/finished.json").read_text())["validation"] for n in (0, 1)]
+    assert f"{np.mean(scores):.3f} ± {np.std(scores, ddof=1):.3f} AUROC by window" in found.text
+    assert "The test set has not been scored" in found.text
+    assert "share no subject" in found.text
+
+
+def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
+    run = shutil.copytree(made / "finetune", tmp_path / "run")
+    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
+    found = Page(write_report(run))
+    record = json.loads((run / "test.json").read_text())
+    mean = record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["mean"]
+    assert f"{mean:.3f}" in found.text
+    assert "The test set was scored once." in found.text
+    (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
+    assert "scored 3 times; the numbers are of the first time" in Page(write_report(run)).text
+
+
+def test_regression_and_folds_have_a_page(made, tmp_path):
+    table = FinetuneConfig(batch_size=16, epochs=1, warmup_epochs=0)
+    choices = finetune.Choices("level", folds=3, steps=1)
+    finetune.finetune(made / "store", tmp_path / "run", Preset(MODEL, finetune=table), choices, ENGINE)
+    text = Page(write_report(tmp_path / "run")).text
+    assert "R2 by window" in text
+    assert "in each of 3 folds" in text
+    assert "Confusion" not in text
+
+
+def test_a_missing_package_is_named_before_any_work(copy, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs matplotlib"):
+        report_pretrain(copy)
+
+
+# Plots
+
+
+def pixels(tmp_path, draw, width=6, height=4):
+    from matplotlib.image import imread
+
+    with drawing(tmp_path / "picture.png", width, height) as canvas:
+        draw(canvas)
+    return imread(tmp_path / "picture.png")[..., :3]
+
+
+def example(montage=("Fp1", "Cz", "O2")):
+    rng = np.random.default_rng(0)
+    shape = (len(montage), 8, 64)
+    masked = rng.random(shape[:2]) < 0.5
+    x, y = rng.normal(size=(2, *shape)).astype(np.float32)
+    return Example("made", "a_1", 10.0, montage, x, y, masked)
+
+
+CHANNELS = [
+    ChannelErrors(n, dataclasses.replace(ERRORS, model=0.2 + 0.1 * k)) for k, n in enumerate(POSITIONS) if k < 19
+]
+BANDS = [BandErrors("delta", 0, 4, 0.7, 0.5, 1.2, 0.4), BandErrors("theta", 4, 8, 0.3, 0.6, 1.0, 0.4)]
+LINES = [{"step": s, "loss": 2 / s, "lr": 1e-3, "norm": 1.0 + s % 3, "validation_auroc": 0.6} for s in range(1, 50)]
+CALIBRATION = {
+    "error": 0.1,
+    "bins": [{"said": 0.2, "true": 0.3, "windows": 9}, {"said": 0.8, "true": 0.7, "windows": 5}],
+}
+SUBJECTS = [[{"subject": f"s{k}", "values": {"accuracy": k / 9, "auroc": None}} for k in range(9)]]
+DRAWINGS = {
+    "signals": lambda c: fill_plots.draw_signals(c, example(), MODEL),
+    "bands": lambda c: fill_plots.draw_bands(c, BANDS),
+    "datasets": lambda c: fill_plots.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
+    "channels": lambda c: fill_plots.draw_channels(c, CHANNELS),
+    "curves": lambda c: curve_plots.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
+    "confusion": lambda c: score_plots.draw_confusion(c, np.array([[5, 1], [2, 7]]), ["a", "b"]),
+    "calibration": lambda c: score_plots.draw_calibration(c, {"seed 0": CALIBRATION}),
+    "subjects": lambda c: score_plots.draw_subjects(c, SUBJECTS, "accuracy"),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_plots_are_not_empty(tmp_path, name):
+    found = pixels(tmp_path, DRAWINGS[name])
+    assert (found < 0.9).any(-1).mean() > 0.005
+    coloured = (found.max(-1) - found.min(-1) > 0.2).mean()
+    assert coloured > 0.0005
+
+
+def test_a_reconstruction_is_drawn_where_it_is_masked_and_nowhere_else(tmp_path):
+    orange = lambda x: ((x[..., 0] - x[..., 2]) > 0.5).sum()  # noqa: E731
+    one = example()
+    nothing = dataclasses.replace(one, masked_CN=np.zeros_like(one.masked_CN))
+    everything = dataclasses.replace(one, masked_CN=np.ones_like(one.masked_CN))
+    counts = [
+        orange(pixels(tmp_path, lambda c, e=e: fill_plots.draw_signals(c, e, MODEL)))
+        for e in (nothing, one, everything)
+    ]
+    assert counts[0] < 0.1 * counts[1] < 0.1 * counts[2]  # the legend has a little
+
+
+def test_places_on_the_head():
+    assert place("Cz") == pytest.approx((0, 0), abs=1e-6)
+    x, y = place("T8")
+    assert x == pytest.approx(1, abs=0.05)
+    assert abs(y) < 0.05
+    assert place("Fp1")[1] > 0.9
+    half = place("C3-C4")
+    assert half == pytest.approx((0, 0), abs=0.02)
+    assert place("Nowhere") is None
+
+
+@pytest.mark.parametrize("channels", [[], CHANNELS[:1], CHANNELS[:3], [ChannelErrors("Nowhere", ERRORS)]])
+def test_a_head_with_few_electrodes(tmp_path, channels):
+    pixels(tmp_path, lambda c: fill_plots.draw_channels(c, channels))
+
+
+def test_a_run_without_a_step_has_a_picture(tmp_path):
+    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": []}, [("validation_auroc", "own")]))
+    broken = [{"step": 1, "loss": None, "lr": 0.0, "norm": 0.0}]
+    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": broken}, []))
+
+
+def test_smoothing_keeps_a_straight_line():
+    line = np.arange(1000.0)
+    found = curve_plots.smooth(line)
+    np.testing.assert_allclose(found[20:-20], line[20:-20])
+    assert len(curve_plots.smooth(np.empty(0))) == 0

@@ -1,0 +1,168 @@
+"""One process, several processes and shards learn the same; a run that is stopped or killed ends as if it never was."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cerebro_eeg.train.log import read_lines
+from train_stores import make_store
+
+WORKER = Path(__file__).with_name("train_worker.py")
+
+
+def run_jobs(jobs, processes=1, dies=False):
+    """Do the jobs with so many processes; what the first one printed of each. ``dies``: they are killed in it."""
+    ports = free_ports(len(jobs)) if processes > 1 else []
+    jobs = [{**job, "ports": ports} for job in jobs]
+    started = []
+    for rank in range(processes):
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if processes > 1:
+            place = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank, "MASTER_PORT": 1}
+            env |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(WORKER)],
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        for process in started[1:]:  # communicate waits, and they wait for each other
+            process.stdin.write(json.dumps(jobs))
+            process.stdin.close()
+            process.stdin = None
+        outputs = [
+            (*process.communicate(None if rank else json.dumps(jobs), timeout=120), process.returncode)
+            for rank, process in enumerate(started)
+        ]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    for _, said, code in outputs:
+        assert code == (-signal.SIGKILL if dies else 0), said[-3000:]
+    return [json.loads(line) for line in outputs[0][0].splitlines()]
+
+
+def free_ports(count):
+    """Ports that nobody listens on right now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [str(one.getsockname()[1]) for one in sockets]
+
+
+def losses(folder):
+    return [line["loss"] for line in read_lines(Path(folder) / "metrics.jsonl") if "loss" in line]
+
+
+def weights(folder):
+    return load_file(Path(folder) / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    first = tmp_path_factory.mktemp("stores") / "first"
+    second = first.with_name("second")
+    make_store(first, 6, 8)
+    make_store(second, 5, 8, "other", pretrain=True)
+    return [str(first), str(second)]
+
+
+VARIANTS = {
+    "simmim": {"choices": {"weights": [2, 1]}},
+    "vitmae": {"objective": {"style": "vitmae", "decoder_depth": 1}, "model": {"attention": "standard"}},
+    "squares": {"model": {"attention": "two_axis"}},
+}
+
+
+@pytest.fixture(scope="module")
+def worlds(stores, tmp_path_factory):
+    """Each variant in fp32 and fp64, as one process, with accumulation, as DDP of two, and as FSDP2 of two."""
+    root = tmp_path_factory.mktemp("worlds")
+
+    def jobs(kind, engine):
+        return [
+            {
+                "verb": "pretrain",
+                "name": name,
+                "stores": stores,
+                "out": str(root / f"{kind}-{precision}-{name}"),
+                "gradients": precision == "fp64",
+                "engine": {"precision": precision, **engine},
+                **variant,
+            }
+            for name, variant in VARIANTS.items()
+            for precision in ("fp32", "fp64")
+        ]
+
+    single = [*jobs("one", {}), *jobs("pieces", {"micro_batch": 5})]
+    double = [*jobs("ddp", {}), *jobs("ddp-pieces", {"micro_batch": 3}), *jobs("fsdp", {"strategy": "fsdp"})]
+    for processes, todo in ((1, single), (2, double)):
+        assert all("error" not in result for result in run_jobs(todo, processes))
+    return root
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("kind", ["pieces", "ddp", "ddp-pieces", "fsdp"])
+def test_every_way_of_sharing_the_work_learns_the_same(worlds, name, kind):
+    one, other = losses(worlds / f"one-fp32-{name}"), losses(worlds / f"{kind}-fp32-{name}")
+    assert len(one) == 20
+    assert one[-1] < 0.9 * one[0]
+    assert other == pytest.approx(one, rel=1e-6)
+    for file in ("gradients.safetensors", "model.safetensors"):
+        found = load_file(worlds / f"{kind}-fp64-{name}" / file)
+        wanted = load_file(worlds / f"one-fp64-{name}" / file)
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            assert value.dtype == torch.float64
+            error = (found[key] - value).norm()
+            # The true gradient of a key bias is zero: what is there is rounding, and Adam follows it.
+            keys = slice(value.shape[0] // 3, 2 * value.shape[0] // 3) if key.endswith("qkv.bias") else slice(0, 0)
+            rest = torch.ones(len(value) if value.dim() else 1, dtype=torch.bool)
+            rest[keys] = False
+            error = (found[key] - value)[rest].norm() if key.endswith("qkv.bias") else error
+            assert error <= 1e-9 * value.norm(), (file, key)
+            if key.endswith("qkv.bias"):
+                assert (found[key] - value)[keys].abs().max() < (1e-12 if file.startswith("grad") else 0.1)
+
+
+# ---- stopping and going on ------------------------------------------------------------------------------------------
+
+
+def pretrain_job(stores, out, **more):
+    return {"verb": "pretrain", "stores": stores, "out": str(out), "engine": {"precision": "fp32"}, **more}
+
+
+def test_a_run_goes_on_with_other_processes_and_strategies(stores, tmp_path):
+    """The state of one process is taken up by two that shard, and theirs by two that copy; the stream is the same."""
+    cut = [{"die": 7}, {"die": 6}, {}]
+    engines = [
+        {"precision": "fp64"},
+        {"precision": "fp64", "strategy": "fsdp"},
+        {"precision": "fp64", "micro_batch": 2},
+    ]
+    whole = pretrain_job(stores, tmp_path / "whole", engine=engines[0])
+    run_jobs([whole])
+    for processes, engine, more in zip((1, 2, 2), engines, cut, strict=True):
+        job = pretrain_job(stores, tmp_path / "cut", engine=engine | {"save_minutes": 1e-9}, **more)
+        run_jobs([job], processes, dies="die" in more)
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "whole"), rel=1e-9)
+    wanted, found = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    for key, value in wanted.items():
+        if not key.endswith("qkv.bias"):
+            assert (found[key] - value).norm() <= 1e-9 * value.norm(), key
