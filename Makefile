@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)  ## set up, then run the main job on generated EEG
-	@$(BIN)/cerebro-eeg demo
+	@rm -rf cerebro-demo && $(BIN)/cerebro-eeg demo
 
 test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skipped tests are listed at the end
 	$(BIN)/ruff check
@@ -43,4 +43,4 @@ format: $(STAMP)  ## sort imports and format the code
 
 clean:  ## remove everything that make made here, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests recipes -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -549,9 +549,11 @@ def test_version_1_has_no_threshold(tmp_path):
     again = Cerebro.from_pretrained(path)
     assert again.head == model.header.head
     assert same_state(again, model)
-    path = rewritten(
-        tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, lambda parts, _: parts["config"]["head"].pop("threshold")
-    )
+
+    def newer(parts, _):
+        del parts["config"]["head"]["threshold"]
+
+    path = rewritten(tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, newer)
     refused(path, "threshold")
 
 

@@ -1,4 +1,4 @@
-"""``info`` and ``demo``: what they count is what the modules have, and what they print can be read."""
+"""``info``: what it counts is what the modules have, and what it prints can be read."""
 
 import contextlib
 import json
@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cerebro_eeg import costs, errors
-from cerebro_eeg.commands.demo import demo
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.config import PRESETS, ObjectiveConfig, PatchConfig, Source, Training, preset
 from cerebro_eeg.model.cerebro import Cerebro
@@ -102,14 +101,3 @@ def test_memory_kept_for_the_backward_pass(kind):
         encoder(batch)
     found = sum(size for _, size in saved.values())
     assert found / (4 * costs.cost(config, 8, 40).backward_bytes) == pytest.approx(1, abs=0.15)
-
-
-def test_demo_embeds_what_it_generates():
-    found = demo(preset="tiny", windows=4)
-    assert found.features == (4, 64)
-    assert [row.eyes for row in found.rows] == ["open", "open", "closed", "closed"]
-    assert min(r.alpha_uv for r in found.rows[2:]) > 5 * max(r.alpha_uv for r in found.rows[:2])
-    assert "19 channels: 15 matched, 4 renamed (T3=T7" in found.text()
-    assert demo(preset="tiny", windows=4).rows == found.rows
-    with pytest.raises(errors.InputError, match="windows is 0; generate 1 to 10,000"):
-        demo(windows=0)

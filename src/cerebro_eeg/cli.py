@@ -29,7 +29,7 @@ from cerebro_eeg.errors import CerebroError
 VERBS: dict[str, tuple[str, str]] = {
     "info": ("cerebro_eeg.commands.info:info", "what a preset, a checkpoint, a store or an EEG file is"),
     "doctor": ("cerebro_eeg.commands.doctor:doctor", "versions, devices and optional packages of this installation"),
-    "demo": ("cerebro_eeg.commands.demo:demo", "embed a generated recording, in under a minute on a CPU"),
+    "demo": ("cerebro_eeg.commands.demo:demo", "from simulated EEG files to a prediction, in minutes on a CPU"),
     "prepare": ("cerebro_eeg.commands.prepare:prepare", "filter, resample and store the recordings of a corpus"),
     "simulate": ("cerebro_eeg.commands.simulate:simulate", "EEG with known truth as EDF+ files with labels"),
     "anonymize": ("cerebro_eeg.commands.anonymize:anonymize", "copy an EDF or BDF file without saying whose it is"),

@@ -1,122 +1,265 @@
-"""``cerebro-eeg demo``: embed a generated recording. The training commands will give the demo its main job."""
+"""``cerebro-eeg demo``: from EEG files to a prediction, on simulated EEG, by commands that anyone can type.
 
+Every step calls the function of another verb, and the command line that is shown is made of that very call.
+"""
+
+import contextlib
+import io
+import logging
+import shlex
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
-CHANNELS = "Fp1 Fp2 F7 F3 Fz F4 F8 T3 C3 Cz C4 T4 T5 P3 Pz P4 T6 O1 O2".split()
-POSTERIOR = ("T5", "P3", "Pz", "P4", "T6", "O1", "O2")
+from cerebro_eeg.commands.demo_files import count_task, read_blocks, write_table
+from cerebro_eeg.commands.demo_result import Block, DemoResult, Row, Score
+from cerebro_eeg.errors import ConfigError, StoppedError
+from cerebro_eeg.files import write_text
+from cerebro_eeg.progress import Progress, counted, in_time
 
-
-@dataclass(frozen=True)
-class Row:
-    """One window of the generated recording."""
-
-    window: int
-    start_s: float
-    eyes: str
-    alpha_uv: float
-    feature_norm: float
-    similarity: float
+SECONDS = 3.0  # of a window
+SEEDS = 2**40
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class DemoResult:
-    """Features of a generated recording, window by window."""
+class Size:
+    """How much is simulated and trained."""
 
-    preset: str
-    channels: str
-    features: tuple[int, int]
-    seconds: float
-    rows: tuple[Row, ...]
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    def text(self) -> str:
-        lines = [
-            f"A generated recording of {len(self.rows)} windows, eyes open and closed in turn.",
-            f"Channels: {self.channels}",
-            f"Features: {self.features[0]} windows x {self.features[1]} dimensions from preset {self.preset} in "
-            f"{self.seconds:.2f} s. The weights are random: this shows the way, not a result.",
-            "",
-            "window  start  eyes    posterior alpha  |features|  cosine with window 0",
-        ]
-        for row in self.rows:
-            lines.append(
-                f"{row.window:>6}  {row.start_s:>3.0f} s  {row.eyes:6}  {row.alpha_uv:>12.1f} uV"
-                f"  {row.feature_norm:>10.3f}  {row.similarity:>20.4f}"
-            )
-        lines += ["", "Next: cerebro-eeg info small; cerebro-eeg doctor; the README embeds an array in ten lines."]
-        return "\n".join(lines)
+    subjects: int
+    minutes: float
+    steps: int
+    task_subjects: int
+    task_minutes: float
+    task_epochs: int
 
 
-def demo(*, preset: str = "small", windows: int = 12, seed: int = 0) -> DemoResult:
-    """Embed a generated recording and print what came out, in a few seconds on a CPU.
+FULL = Size(subjects=8, minutes=2.0, steps=350, task_subjects=25, task_minutes=1.0, task_epochs=10)
+QUICK = Size(subjects=4, minutes=0.2, steps=2, task_subjects=3, task_minutes=0.5, task_epochs=1)
+
+
+def demo(*, out: Path = Path("cerebro-demo"), seed: int = 0, quick: bool = False, open: bool = False) -> DemoResult:
+    """Simulate EEG, prepare it, pre-train a tiny model, teach it a task, score it, predict: in minutes on a CPU.
+
+    Pre-training sees unlabelled recordings of moving hands, walking and seizures. The task, whether the eyes are open,
+    comes from other subjects; a linear probe, full fine-tuning and the same model from scratch are compared on it.
 
     Try, for example:
-      cerebro-eeg demo --preset tiny --windows 4
+      cerebro-eeg demo --open
 
     Args:
-        preset: Size of the model (tiny, small, base, large); its weights are random.
-        windows: Windows of 5 seconds to generate.
-        seed: Of the recording and of the weights.
+        out: The folder for all of it; it must be new or empty.
+        seed: Of subjects, weights and order.
+        quick: As little of everything as runs, to see the steps: nothing is learned.
+        open: Show the report in a browser at the end.
     """
-    import numpy as np
-    import torch
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"{out} is a file or not empty; delete it, or name another folder with --out")
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"seed is {seed}; expected a whole number from 0 to 2**40 - 1")
+    began = time.monotonic()
+    steps = _Steps(out, QUICK if quick else FULL, seed)
+    try:
+        with _without_load_reports():
+            steps.simulate()
+            steps.prepare()
+            masked_error = steps.pretrain()
+            rows = steps.compare()
+            blocks = steps.predict()
+    except StoppedError as error:
+        raise StoppedError(f"stopped; delete {out} and start again, or go on with the last command shown") from error
+    windows, subjects = count_task(out)
+    pages = [out / run / "report.html" for run in ("pretrained", "finetuned")]
+    reports = tuple(str(page) for page in pages if page.exists())
+    if open and reports:
+        import webbrowser
 
-    from cerebro_eeg.errors import InputError
-    from cerebro_eeg.model.cerebro import Cerebro
-
-    if not 1 <= windows <= 10_000:
-        raise InputError(f"windows is {windows}; generate 1 to 10,000")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1")
-    torch.manual_seed(seed)
-    model = Cerebro(config=preset, ch_names=CHANNELS).eval()
-    rate, samples = model.config.signal.sfreq, model.config.window
-    x_CT = generate(windows, samples, rate, seed)
-    start = time.perf_counter()
-    features = model.embed(x_CT)
-    seconds = time.perf_counter() - start
-    alpha = _band_amplitude(x_CT.reshape(len(CHANNELS), windows, samples), rate)
-    norms = np.linalg.norm(features, axis=1)
-    similarity = features @ features[0] / (norms * norms[0])
-    rows = tuple(
-        Row(i, i * samples / rate, _eyes(i), float(alpha[i]), float(norms[i]), float(similarity[i]))
-        for i in range(windows)
+        webbrowser.open(Path(reports[0]).absolute().as_uri())
+    seconds = time.monotonic() - began
+    return DemoResult(
+        str(out), seed, quick, masked_error, windows, subjects, rows, blocks, reports, tuple(steps.commands), seconds
     )
-    assert model.channels is not None
-    return DemoResult(preset, model.channels.summary(), (features.shape[0], features.shape[1]), seconds, rows)
 
 
-def generate(windows: int, samples: int, rate: float, seed: int):  # type: ignore[no-untyped-def]  # numpy comes late
-    """EEG-like microvolts (channels, windows * samples): 1/f noise, and posterior alpha while the eyes are closed."""
-    import numpy as np
+class _Steps:
+    """The steps, told on stderr as they go."""
 
-    rng = np.random.default_rng(seed)
-    total = windows * samples
-    frequency = np.fft.rfftfreq(total, 1 / rate)
-    weight = np.zeros_like(frequency)
-    weight[1:] = 1 / np.maximum(frequency[1:], 0.5)
-    noise = np.fft.irfft(np.fft.rfft(rng.normal(size=(len(CHANNELS) + 1, total))) * weight, total)
-    mixed = noise[1:] + 0.7 * noise[:1]  # neighbours share a part
-    signal = 12.0 * mixed / mixed.std(axis=1, keepdims=True)
-    closed = np.repeat([_eyes(i) == "closed" for i in range(windows)], samples)
-    wave = 18.0 * np.sin(2 * np.pi * 10.2 * np.arange(total) / rate) * closed
-    for i, name in enumerate(CHANNELS):
-        signal[i] += wave * (1.0 if name in POSTERIOR else 0.2)
-    return signal
+    def __init__(self, out: Path, size: Size, seed: int) -> None:
+        self._out, self._size, self._seed = out, size, seed
+        self._say = Progress().say
+        self.commands: list[str] = []
+
+    def simulate(self) -> None:
+        """Two corpora. Another seed: other people."""
+        from cerebro_eeg.commands.simulate import simulate
+
+        size = self._size
+        self._say("1. Simulate EEG as EDF files: recordings to pre-train on, and a task of other subjects")
+        parts = [
+            self._do(
+                simulate,
+                self._out / "unlabelled",
+                subjects=size.subjects,
+                minutes=size.minutes,
+                tasks=("hands", "gait", "seizure"),
+                montages=("10-20", "epoc", "32", "bipolar"),
+                seed=3 * self._seed,
+            ),
+            self._do(
+                simulate,
+                self._out / "eyes",
+                subjects=size.task_subjects,
+                minutes=size.task_minutes,
+                tasks=("eyes",),
+                montages=("10-20", "epoc", "bipolar"),
+                seed=3 * self._seed + 1,
+            ),
+        ]
+        for part in parts:
+            rates = ", ".join(str(rate) for rate in sorted(part.rates))
+            self._say(
+                f"   {counted(part.recordings, 'file')} of {counted(part.subjects, 'subject')}, montages "
+                f"{', '.join(part.montages)}, at {rates} Hz"
+            )
+
+    def prepare(self) -> None:
+        """Two stores."""
+        from cerebro_eeg.commands.prepare import prepare
+
+        self._say("\n2. Prepare both: filter, notch, resample to 256 Hz, store")
+        # Ids decide the order of training, and nobody here needs a secret: a key of the seed makes the numbers repeat.
+        write_text(self._out / "key", f"{self._seed:064x}\n")
+        table = self._out / "pretrain.csv"
+        write_table(self._out / "unlabelled" / "labels", table)
+        self._say("   (pretrain.csv, columns file, subject and split: one subject in four validates; no labels)")
+        for source, labels in (("unlabelled", table), ("eyes", self._out / "eyes" / "labels" / "eyes.csv")):
+            found = self._do(
+                prepare,
+                "folder",
+                self._out / source,
+                labels=labels,
+                out=self._out / f"{source}-store",
+                key=self._out / "key",
+                workers=0,
+            )
+            if found.skipped:
+                raise ConfigError(f"{counted(sum(found.skipped.values()), 'simulated recording')} could not be stored")
+            channels = ", ".join(map(str, found.montages))
+            self._say(f"   {counted(found.recordings, 'recording')}, {60 * found.hours:.0f} min, {channels} channels")
+
+    def pretrain(self) -> float:
+        """Returns the masked error on subjects that it did not see."""
+        from cerebro_eeg.commands.pretrain import pretrain
+
+        self._say("\n3. Pre-train without labels: half of all patches are masked, and the model fills them in")
+        found = self._do(
+            pretrain,
+            (self._out / "unlabelled-store",),
+            out=self._out / "pretrained",
+            heard=True,
+            preset="tiny",
+            seconds=SECONDS,
+            steps=self._size.steps,
+            batch_size=32,
+            lr=5e-3,
+            seed=self._seed,
+        )
+        masked = found.validation["validation_masked"]
+        self._say(
+            f"   {found.steps:,} steps of {found.batch_size} windows in {in_time(found.seconds)}; masked error "
+            f"{masked:.2f} of the variance, on other subjects (1.00: saying the mean)"
+        )
+        return masked
+
+    def compare(self) -> tuple[Row, ...]:
+        """Three ways to learn the task, each scored on the test subjects."""
+        from cerebro_eeg.commands.evaluate import evaluate
+        from cerebro_eeg.commands.finetune import finetune
+
+        self._say("\n4. Learn the task in three ways; score each once, on test subjects")
+        store, pretrained = self._out / "eyes-store", str(self._out / "pretrained")
+        trained = {"preset": "tiny", "epochs": self._size.task_epochs, "lr": 2e-3}
+        ways: dict[str, tuple[str, dict[str, Any]]] = {
+            "linear probe": ("probe", {"from_": pretrained, "freeze": True}),
+            "full fine-tuning": ("finetuned", {"from_": pretrained, **trained}),
+            "from scratch": ("scratch", {"from_": "none", **trained}),
+        }
+        rows = []
+        for name, (folder, options) in ways.items():
+            self._do(
+                finetune,
+                store,
+                heard=not options.get("freeze"),
+                task="eyes",
+                out=self._out / folder,
+                seconds=SECONDS,
+                seed=self._seed,
+                **options,
+            )
+            values = self._do(evaluate, self._out / folder, store).summary["levels"]["window"]["values"]
+            scores = [
+                Score(*(values[metric][key] for key in ("mean", "low", "high", "chance")))
+                for metric in ("balanced_accuracy", "auroc")
+            ]
+            rows.append(Row(name, *scores))
+            self._say(f"   {name}: balanced accuracy {scores[0].text()}, AUROC {scores[1].text()}")
+        return tuple(rows)
+
+    def predict(self) -> tuple[Block, ...]:
+        """A recording of somebody who is in neither store."""
+        from cerebro_eeg.commands.predict import predict
+        from cerebro_eeg.commands.simulate import simulate
+
+        self._say("\n5. Predict on a new recording")
+        new, seed = self._out / "new", 3 * self._seed + 2
+        self._do(simulate, new, subjects=1, minutes=2.0, tasks=("eyes",), montages=("10-20",), seed=seed)
+        found = self._do(
+            predict,
+            str(self._out / "finetuned" / f"seed-{self._seed}"),
+            (new,),
+            out=self._out / "predicted",
+            stride=1.0,
+            plot=True,
+            key=self._out / "key",
+        )
+        table = self._out / "predicted" / "predictions.csv"
+        blocks = read_blocks(new / "labels" / "eyes.csv", table, found.about["names"], found.about["threshold"])
+        for block in blocks:
+            self._say(f"   {block.start:5.1f} s  {block.truth:11}  predicted {block.said}")
+        return blocks
+
+    def _do(self, verb: Callable[..., Found], *given: object, heard: bool = False, **options: object) -> Found:
+        """Show the command of a call, and make it; what it says on stderr is let through if it is to be heard."""
+        line = command_line(verb.__name__, given, options)
+        self.commands.append(line)
+        self._say(f"   $ {line}")
+        with contextlib.nullcontext() if heard else contextlib.redirect_stderr(io.StringIO()):
+            return verb(*given, **options)
 
 
-def _band_amplitude(x_CWT, rate: float):  # type: ignore[no-untyped-def]
-    """Root mean square between 8 and 12 Hz over the posterior channels of each window."""
-    import numpy as np
+def command_line(verb: str, given: tuple[object, ...], options: dict[str, object]) -> str:
+    """What to type for a call of a verb's function."""
 
-    posterior = x_CWT[[CHANNELS.index(name) for name in POSTERIOR]]
-    spectrum = np.abs(np.fft.rfft(posterior)) ** 2 / posterior.shape[-1] ** 2 * 2
-    frequency = np.fft.rfftfreq(posterior.shape[-1], 1 / rate)
-    return np.sqrt(spectrum[..., (frequency >= 8) & (frequency <= 12)].sum(-1).mean(0))
+    def words(value: object) -> list[str]:
+        return [
+            f"{part:g}" if isinstance(part, float) else str(part)
+            for part in (value if isinstance(value, tuple) else (value,))
+        ]
+
+    parts = ["cerebro-eeg", verb, *(word for value in given for word in words(value))]
+    for name, value in options.items():
+        parts += [f"--{name.rstrip('_').replace('_', '-')}", *([] if value is True else words(value))]
+    return shlex.join(parts)
 
 
-def _eyes(window: int) -> str:
-    return "closed" if window % 4 >= 2 else "open"
+@contextlib.contextmanager
+def _without_load_reports() -> Iterator[None]:
+    """Models say what they loaded where nobody listens to the log; here each says the same, many times."""
+    log, handler = logging.getLogger("cerebro_eeg"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)

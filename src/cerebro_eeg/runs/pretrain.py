@@ -152,7 +152,8 @@ def _pretrain(
     losses = [line["loss"] for line in read_lines(folder.metrics) if "loss" in line] if world.first else [0.0]
     done = run.progress.step
     validation = run.progress.notes.get("validation", {})
-    return Pretrained(folder.path, done, order.epochs(done), order.windows, batch, losses[-1], validation, sha256, world.first)
+    epochs, first = order.epochs(done), world.first
+    return Pretrained(folder.path, done, epochs, order.windows, batch, losses[-1], validation, sha256, first)
 
 
 def _write(

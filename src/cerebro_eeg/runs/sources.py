@@ -42,7 +42,8 @@ def pretrain_windows(
 ) -> tuple[Windows, Windows | None]:
     """What to pre-train on, and what to validate with: the splits of the store's own pretrain task, or all of it.
 
-    ``without`` lists "task:split"; every subject of those splits is left out (and every recording without a subject).
+    ``without`` lists "task:split", or "STORE:task:split" of another store; every subject of those splits is left out,
+    and every recording without a subject.
     """
     has_task = any(PRETRAIN in record.labels for record in store.recordings)
     if has_task:
@@ -53,9 +54,8 @@ def pretrain_windows(
         train, validation = find_windows(store, seconds=seconds, stride=stride), None
     banned = _subjects(store, without)
     if banned:
-        train = train.take(
-            ~np.isin(train.subject, [n for n, name in enumerate(train.facts.subjects) if name in banned])
-        )
+        numbers = [n for n, name in enumerate(train.facts.subjects) if name in banned]
+        train = train.take(~np.isin(train.subject, [-1, *numbers]))
     if validation is not None:
         assert_disjoint({"train": train, "validation": validation})
     return train, validation
@@ -64,10 +64,16 @@ def pretrain_windows(
 def _subjects(store: Store, without: Sequence[str]) -> set[str]:
     found: set[str] = set()
     for text in without:
-        task, colon, split = text.partition(":")
-        if not colon or not task or not split:
-            raise ConfigError(f"without is {text!r}; expected task:split, such as eyes:test")
-        records = [r for r in store.recordings if any(i.split == split for i in r.labels.get(task, ()))]
+        *other, task, split = text.rsplit(":", 2) if ":" in text else ("", "")
+        if not task or not split:
+            raise ConfigError(f"without is {text!r}; expected task:split, such as eyes:test, or STORE:task:split")
+        place = Store(Path(other[0])) if other else store
+        if place.info.key_check != store.info.key_check:
+            raise InputError(
+                "the two stores were made with different keys, so the same subject has another id in each; prepare "
+                "both with one key (--key FILE)"
+            )
+        records = [r for r in place.recordings if any(i.split == split for i in r.labels.get(task, ()))]
         if not records:
             raise InputError(f"no recording of the store has task {task!r} with split {split!r}; see info STORE")
         if any(record.subject is None for record in records):
