@@ -18,11 +18,11 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order, in_order
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, TrainingError
+from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, StoppedError, TrainingError
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.runs import finetune, pretrain
 from cerebro_eeg.runs.electrodes import electrode_ids
-from cerebro_eeg.runs.engine import Engine, choose_pieces
+from cerebro_eeg.runs.engine import Engine, choose_pieces, usual_channels
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.pretraining import MaskedTask
 from cerebro_eeg.runs.settings import choose
@@ -222,6 +222,53 @@ def test_out_of_memory_is_one_line(folder, tmp_path, monkeypatch):
         pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
 
 
+def test_computing_blocks_again_changes_nothing(folder, pretrained, tmp_path):
+    found = pretrain.pretrain(
+        [folder], tmp_path / "run", preset({}), replace(CHOICES, steps=40), replace(ENGINE, recompute=True)
+    )
+    whole, again = (pretrain.checkpoint.read(path / "model.safetensors")[1] for path in (pretrained, found.folder))
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+
+
+def test_loggers_get_what_the_file_gets(folder, tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    engine = replace(ENGINE, loggers=("tensorboard",))
+    found = pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, engine)
+    events = EventAccumulator(str(found.folder / "tensorboard")).Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("loss")]
+    lines = [line for line in read_lines(found.folder / "metrics.jsonl") if "loss" in line]
+    assert logged == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in lines]
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="Weights & Biases is not installed; pip install wandb"):
+        pretrain.pretrain([folder], tmp_path / "other", preset({}), CHOICES, replace(ENGINE, loggers=("wandb",)))
+
+
+@pytest.mark.gpu
+def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch):
+    """In deterministic mode, with bf16 and compiled blocks, as a user would have it."""
+    engine = Engine(device="cuda", deterministic=True, readers=2)
+    chosen = replace(CHOICES, steps=12)
+    try:
+        whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
+        step = loop._step
+
+        def interrupted(run, pieces, asked):
+            return step(run, pieces, (run.progress.step == 5, False))
+
+        monkeypatch.setattr(loop, "_step", interrupted)
+        with pytest.raises(StoppedError):
+            pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
+        monkeypatch.setattr(loop, "_step", step)
+        cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert cut.sha256 == whole.sha256
+    assert [line.get("loss") for line in read_lines(whole.folder / "metrics.jsonl")] == [
+        line.get("loss") for line in read_lines(cut.folder / "metrics.jsonl")
+    ]
+
+
 @pytest.mark.parametrize("name", loop.SIGNALS)
 def test_a_signal_saves_and_exits_with_seven(folder, tmp_path, name):
     """Real processes: the signal comes in the middle of training, and the same command goes on to the same end."""
@@ -378,6 +425,12 @@ def test_the_batch_falls_to_give_twenty_steps(batch, windows, paper, wanted):
     said = []
     assert fit_batch(batch, windows, paper, said.append) == wanted
     assert bool(said) == (batch != wanted)
+
+
+def test_memory_is_reckoned_by_usual_windows(store):
+    windows = find_windows(store, seconds=1.0)
+    assert usual_channels([windows]) == 5  # windows of 3, 5 and 2 channels: mean 3.3, deviation 1.2
+    assert usual_channels([windows.take(windows.channels == 2)]) == 2
 
 
 def test_pieces_are_as_many_as_memory_asks_and_never_empty():

@@ -40,6 +40,7 @@ def _gpu_memory() -> str:
 
 def write_page(write: Callable[[], object], progress: Progress) -> None:
     """Write the report of a run; the weights are there already, so what goes wrong here is said and no more."""
+    progress.say("writing report.html")
     try:
         write()
     except CerebroError as error:

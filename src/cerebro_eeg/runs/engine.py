@@ -1,15 +1,18 @@
 """Engine: the choices of how to train that do not change what is learned, and what follows from them."""
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
-from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.schema import require, settle
 from cerebro_eeg.train.distributed import World
@@ -76,6 +79,8 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
             free = int(SPARE * torch.cuda.mem_get_info(world.device)[0])
         kept = cost(config, channels, samples)
         needed = kept.forward_bytes if engine.recompute else kept.forward_bytes + kept.backward_bytes
+        if choose_precision(engine, world.device) == "bf16":  # most of what is kept is then half as large
+            needed = needed * 2 // 3
         micro = max(1, free // max(1, needed))
     most = -(-batch // world.size)
     return min(-(-most // micro), batch // world.size)
@@ -106,6 +111,7 @@ def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[
     }
 
 
-def widest(stores: list[Store]) -> int:
-    """Most channels of any recording."""
-    return max((len(record.channels) for store in stores for record in store.recordings), default=1)
+def usual_channels(windows: Sequence[Windows]) -> int:
+    """Channels of a window, for how much memory a piece needs: the mean of 32 windows is hardly ever above it."""
+    counts = np.concatenate([of_source.channels for of_source in windows]).astype(np.float64)
+    return min(int(counts.max()), math.ceil(counts.mean() + 4 * counts.std() / math.sqrt(32)))

@@ -222,7 +222,8 @@ def _fit(
         order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, choices.steps
     )
     config = model.config
-    pieces = engines.choose_pieces(engine, world, config, engines.widest([store]), windows.samples, batch)
+    channels = engines.usual_channels([windows])
+    pieces = engines.choose_pieces(engine, world, config, channels, windows.samples, batch)
     if split.validation is None:
         say(f"the task has no validation windows: {length.steps:,} steps, and the last weights are taken")
     depth = config.depth

@@ -116,7 +116,8 @@ def _pretrain(
         order, table.peak_lr, table.min_lr, table.max_epochs, table.stop_epoch, table.warmup_epochs, choices.steps
     )
     samples = max(windows.samples for _, windows in sources)
-    pieces = engines.choose_pieces(engine, world, config, engines.widest(stores), samples, batch)
+    channels = engines.usual_channels([windows for _, windows in sources])
+    pieces = engines.choose_pieces(engine, world, config, channels, samples, batch)
     say(f"{sum(counts):,} windows of {seconds:g} s; {length.steps:,} steps of {batch:,} in {pieces} on {world.device}")
     settings = {
         "model": to_dict(config),

@@ -20,12 +20,12 @@ class Log:
     """
 
     def __init__(self, folder: Path, step: int, loggers: tuple[Logger, ...] = (), name: str = "run") -> None:
-        self._path = folder / "metrics.jsonl"
-        kept = [line for line in read_lines(self._path) if line["step"] <= step]
-        write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = self._path.open("a", encoding="utf-8")
         self._board: Any = _tensorboard(folder, step) if "tensorboard" in loggers else None
         self._wandb: Any = _wandb(folder, name) if "wandb" in loggers else None
+        path = folder / "metrics.jsonl"
+        kept = [line for line in read_lines(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: float | str | None) -> None:
         """Values after step ``step`` (the first is 1)."""

@@ -1,0 +1,40 @@
+"""The help of every verb is frozen: a flag that goes, comes or changes its meaning is a change that users must be told.
+
+``python tests/test_help.py`` writes the frozen texts (tests/help/) anew, when they are meant to change.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cerebro_eeg.cli import VERBS
+
+FROZEN = Path(__file__).with_name("help")
+
+
+def help_of(verb):
+    """The words of ``cerebro-eeg VERB --help``, whatever box tyro draws and wherever it breaks lines."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cerebro_eeg", verb, "--help"], capture_output=True, text=True, check=True
+    )
+    words = re.sub(r"[\u2500-\u257f]+", " ", done.stdout)
+    return re.sub(r"\s(--?[a-z][\w-]*)", r"\n\1", " ".join(words.split())) + "\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_frozen(verb):
+    frozen = (FROZEN / f"{verb}.txt").read_text(encoding="utf-8")
+    assert help_of(verb) == frozen, "write it anew with python tests/test_help.py, and tell users in CHANGELOG.md"
+
+
+def test_no_help_is_left_over():
+    assert {path.stem for path in FROZEN.iterdir()} == set(VERBS)
+
+
+if __name__ == "__main__":
+    FROZEN.mkdir(exist_ok=True)
+    for verb in VERBS:
+        (FROZEN / f"{verb}.txt").write_text(help_of(verb), encoding="utf-8")
