@@ -74,6 +74,7 @@ def pretrain(
     precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
     micro_batch: int | None = None,
     compile: Literal["auto", "yes", "no"] = "auto",
+    kernels: Literal["stock", "ours"] = "stock",
     recompute: bool = False,
     deterministic: bool = False,
     threads: int | None = None,
@@ -119,6 +120,7 @@ def pretrain(
         precision: Of the arithmetic; auto is bf16 on a GPU that has it.
         micro_batch: Windows that a process computes at once; otherwise what fits into memory.
         compile: Compile the blocks; auto does so on a GPU.
+        kernels: Of attention on a GPU; ours are faster, new, and tried on an H200 only.
         recompute: Gradient checkpointing: less memory, more time.
         deterministic: Bitwise equal repetitions on a GPU, too.
         threads: Of a process on the CPU.
@@ -151,6 +153,7 @@ def pretrain(
         precision=precision,
         micro_batch=micro_batch,
         compile={"auto": None, "yes": True, "no": False}[compile],
+        kernels=kernels,
         recompute=recompute,
         deterministic=deterministic,
         threads=threads,

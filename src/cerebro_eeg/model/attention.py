@@ -2,7 +2,8 @@
 
 Tokens come as (R, N, D): the rows of all windows, N tokens each. Along time a row is a sequence of its own. Across
 channels, and over all tokens, the rows of a window belong together, which is what the layout knows. To add a kind,
-write its class and name it in ``KINDS``.
+write its class and name it in ``KINDS``. On CUDA short axes may take kernels of their own (``short_axis.py`` has the
+rule); the rest takes torch's.
 
 Legend: **R** rows, **B** windows, **C** rows of a window, **N** tokens of a row, **D** width, **H** heads, **E**
 head dimension, **S** length of the attended axis, **P** sequences attended at once.
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
+from cerebro_eeg.model import short_axis
 
 Axis = Literal["channels", "time", "all"]
 
@@ -109,11 +111,14 @@ KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], nn.Module]] = {
 
 def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Tensor | None = None) -> Tensor:
     """Multi-head attention along ``axis`` with packed q, k, v of width 3 D; gives (R, N, D)."""
+    tokens = qkv_RND.shape[1]
+    if axis != "all" and short_axis.suits(qkv_RND, heads, tokens if axis == "time" else layout.width):
+        first_B = _first(layout) if axis == "channels" else None
+        return short_axis.attend(qkv_RND, heads, axis == "channels", layout.width, first_B, layout.real_R, keys_RN)
     qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
     if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)
         return scaled_dot_product(q, k, v, keys_RN).transpose(1, 2).flatten(2)
-    tokens = qkv_RND.shape[1]
     keep_BCN = _keys(layout, keys_RN, tokens)
     qkv = layout.grid(qkv_RN3HE)  # (B, C, N, 3, H, E)
     if axis == "channels":
@@ -161,6 +166,13 @@ def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
     if not q.is_cuda:
         return contextlib.nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def _first(layout: Layout) -> Tensor | None:
+    """(B + 1,) the first row of each ragged window, and the number of rows; None where all windows are equally wide."""
+    if layout.slot_R is None or layout.present_BC is None:
+        return None
+    return functional.pad(layout.present_BC.sum(1).cumsum(0), (1, 0))
 
 
 def _keys(layout: Layout, keys_RN: Tensor | None, tokens: int) -> Tensor | None:

@@ -14,6 +14,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model import short_axis
 from cerebro_eeg.schema import require, settle
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
@@ -38,6 +39,8 @@ class Engine:
     """Windows that a process computes at once; none: what fits into its memory."""
     compile: bool | None = None
     """Compile each block; none: on a GPU."""
+    kernels: Literal["stock", "ours"] = "stock"
+    """Of attention along a short axis, on a GPU; ours are faster, new, and tried on an H200 only."""
     recompute: bool = False
     """Gradient checkpointing: less memory, a third more time."""
     deterministic: bool = False
@@ -88,6 +91,7 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
 
 def prepare(engine: Engine, world: World, blocks: list[nn.Module]) -> None:
     """Set threads, determinism and compilation, which must be before the first step."""
+    short_axis.choose("auto" if engine.kernels == "ours" else "stock")
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     if engine.deterministic:
@@ -108,6 +112,7 @@ def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[
         "precision": precision,
         "threads": torch.get_num_threads(),
         "deterministic": engine.deterministic,
+        "kernels": engine.kernels,
     }
 
 

@@ -1,0 +1,220 @@
+"""Attention along one short axis of the token grid, as an operator of torch: when it is used and with which tiles.
+
+On CUDA, where they are asked for, the kernels of ``kernels.py`` read packed q, k, v in place, with a count of rows for
+every window instead of masks. Everything else takes the stock path of ``attention.py``; :func:`suits` is the rule. The
+operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves every mixture of windows, and it can
+be captured in a CUDA graph. Tiles come from a rule, never from timing: the same shapes take the same code on every run.
+
+Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+Choice = Literal["auto", "stock"]
+_choice: Choice = "stock"  # until the tests of the kernels have all passed on a GPU
+
+
+def choose(choice: Choice) -> None:
+    """Attention by the rule from now on, or stock kernels everywhere."""
+    global _choice
+    _choice = choice
+
+
+@contextlib.contextmanager
+def use(choice: Choice) -> Iterator[None]:
+    """The same for as long as the block lasts."""
+    before = _choice
+    choose(choice)
+    try:
+        yield
+    finally:
+        choose(before)
+
+
+def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
+    """Whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
+
+    On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
+    TF32), hence without matrix units, and ends at 64 of both.
+    """
+    if not qkv_RND.is_cuda or _choice == "stock" or qkv_RND.dtype not in _TYPES:
+        return False
+    dim = qkv_RND.shape[-1] // (3 * heads)
+    if qkv_RND.dtype == torch.float32:
+        return bool(dim <= 64 and length <= 64)
+    return bool(length <= 256 if dim <= 64 else dim <= 128 and length <= 128)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one program is laid out: see ``kernels.py``."""
+
+    slots: int
+    """Places of a sequence in a tile, a power of two."""
+    pack: int
+    """Sequences in a tile."""
+    dim: int
+    """Head dimension, rounded up to a power of two."""
+    queries: int
+    """Queries at a time."""
+    group: int
+    """Heads."""
+    warps: int
+
+
+def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
+    """The rule: one warp for a head where its scores and sums fit a warp's registers, else several warps for one.
+
+    Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of a sweep on an H200
+    (benchmarks/README.md).
+    """
+    slots = _power(length)
+    pack = max(1, 16 // slots)
+    size, block = slots * pack, max(16, _power(dim))
+    if exact:
+        return Tile(slots, pack, block, 16, 1, 4)
+    queries, group, warps = size, 1, 4
+    if size == 16:
+        group = 4 if block == 16 else 2
+    elif size == 32 and block == 16:
+        group = 4 if length > 24 and not backward else 1
+        warps = group
+    elif size == 32:
+        warps = 2 if backward else 1
+    elif size == 64 and block == 16:
+        queries, group = 16, 1 if backward else 2
+        warps = group
+    elif size > 64:
+        queries = 32 if backward else 64
+        warps = 8 if backward and size * block > 128 * 64 else 4
+    while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
+        group //= 2
+    if size == 16:
+        warps = min(group, 2)
+    return Tile(slots, pack, block, queries, group, warps)
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@torch.library.custom_op("cerebro_eeg::short_axis_attention", mutates_args=())
+def attend(
+    qkv_RND: Tensor,
+    heads: int,
+    across: bool,
+    width: int,
+    first_B: Tensor | None = None,
+    real_R: Tensor | None = None,
+    keys_RN: Tensor | None = None,
+) -> Tensor:
+    """Multi-head attention of packed q, k, v (R, N, 3 D) along time, or ``across`` the rows of each window; (R, N, D).
+
+    ``width`` rows make a window, or, where ``first_B`` (B + 1 row numbers, 64 bit) says where windows start and end, at
+    most as many. ``real_R``: rows that are not pads; a pad looks at nothing and gives zeros. ``keys_RN``: tokens that
+    may be looked at. A token that may look at nothing gives zeros, with zero gradient.
+    """
+    out_RND = qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
+    _launch("forward", [qkv_RND.contiguous(), out_RND], heads, across, width, first_B, real_R, keys_RN)
+    return out_RND
+
+
+@torch.library.custom_op("cerebro_eeg::short_axis_attention_backward", mutates_args=())
+def attend_backward(
+    qkv_RND: Tensor,
+    d_out_RND: Tensor,
+    heads: int,
+    across: bool,
+    width: int,
+    first_B: Tensor | None,
+    real_R: Tensor | None,
+    keys_RN: Tensor | None,
+) -> Tensor:
+    """Gradient of packed q, k, v (R, N, 3 D) from that of the output."""
+    d_qkv_RND = torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
+    tensors = [qkv_RND.contiguous(), d_out_RND.contiguous(), d_qkv_RND]
+    _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN)
+    return d_qkv_RND
+
+
+@attend.register_fake
+def _(qkv_RND: Tensor, *layout: Any) -> Tensor:
+    return qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
+
+
+@attend_backward.register_fake
+def _(qkv_RND: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv_RND, ctx.heads, ctx.across, ctx.width, first_B, real_R, keys_RN = inputs
+    ctx.save_for_backward(qkv_RND, first_B, real_R, keys_RN)
+
+
+def _gradient(ctx: Any, d_out_RND: Tensor) -> tuple[Tensor | None, ...]:
+    qkv_RND, *layout = ctx.saved_tensors
+    d_qkv_RND = attend_backward(qkv_RND, d_out_RND, ctx.heads, ctx.across, ctx.width, *layout)
+    return d_qkv_RND, None, None, None, None, None, None
+
+
+attend.register_autograd(_gradient, setup_context=_keep)
+
+
+def _launch(
+    kernel: Literal["forward", "backward"],
+    tensors: list[Tensor],
+    heads: int,
+    across: bool,
+    width: int,
+    first_B: Tensor | None,
+    real_R: Tensor | None,
+    keys_RN: Tensor | None,
+) -> None:
+    qkv_RND = tensors[0]
+    if qkv_RND.numel() == 0:
+        return
+    from cerebro_eeg.model import kernels  # Triton comes with torch for CUDA only
+
+    rows, tokens = qkv_RND.shape[:2]
+    dim = qkv_RND.shape[2] // (3 * heads)
+    exact = qkv_RND.dtype == torch.float32
+    t = tile(width if across else tokens, heads, dim, kernel == "backward", exact)
+    if across:
+        sequences = rows // width if first_B is None else len(first_B) - 1
+        bunches = sequences * -(-tokens // t.pack)
+    else:
+        sequences = rows
+        bunches = -(-rows // t.pack)
+    with torch.cuda.device_of(qkv_RND):  # Triton launches on the current device
+        getattr(kernels, kernel)[(bunches * (heads // t.group),)](
+            *tensors,
+            qkv_RND if first_B is None else first_B,
+            qkv_RND if real_R is None else real_R.contiguous(),
+            qkv_RND if keys_RN is None else keys_RN.contiguous(),
+            tokens,
+            width,
+            sequences,
+            dim**-0.5,
+            ACROSS=across,
+            RAGGED=across and first_B is not None,
+            REAL=real_R is not None,
+            KEYS=keys_RN is not None,
+            HEADS=heads,
+            E=dim,
+            BLOCK_E=t.dim,
+            SLOTS=t.slots,
+            PACK=t.pack,
+            BLOCK_Q=t.queries,
+            GROUP=t.group,
+            PRECISION="ieee" if exact else "tf32",
+            num_warps=t.warps,
+        )

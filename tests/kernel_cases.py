@@ -1,0 +1,156 @@
+"""What the kernels of short-axis attention must compute; run on a GPU, or on the CPU by Triton's interpreter.
+
+Not collected by itself: ``test_kernels.py`` runs it in a process of its own with TRITON_INTERPRET=1 (which must be set
+before Triton loads), and on a GPU calls :func:`check`.
+"""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from cerebro_eeg.model import short_axis
+
+BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
+HALF = torch.float16  # the interpreter computes bfloat16 wrongly
+
+
+def plain(qkv, heads, sequences, real, keys):
+    """Attention in plain words: for each sequence of (row, token), each head and each query, a softmax in float64."""
+    dim = qkv.shape[-1] // (3 * heads)
+    q, k, v = qkv.unflatten(-1, (3, heads, dim)).unbind(2)
+    out = q * 0
+    for places in sequences:
+        row, token = (torch.tensor(x, dtype=torch.int64) for x in (list(zip(*places, strict=True)) or [[], []]))
+        is_real = real[row]
+        seen = is_real & keys[row, token]
+        if not seen.any():
+            continue
+        scores = torch.einsum("qhe,khe->hqk", q[row, token], k[row[seen], token[seen]]) / math.sqrt(dim)
+        found = torch.einsum("hqk,khe->qhe", scores.softmax(-1), v[row[seen], token[seen]])
+        out = out.index_put((row, token), found * is_real[:, None, None])
+    return out.flatten(2)
+
+
+def check(counts, tokens, heads, dim, dtype, *, across, real=None, keys=None, q=0.0, k=0.0, device="cpu"):
+    """Output and gradient of fresh random inputs against float64 autograd of :func:`plain`."""
+    torch.manual_seed(sum(counts) * 1000 + tokens)
+    rows = sum(counts)
+    qkv = torch.randn(rows, tokens, 3, heads, dim)
+    qkv[:, :, 0] += q
+    qkv[:, :, 1] += k
+    qkv = qkv.flatten(2).to(dtype)
+    d_out = torch.randn(rows, tokens, heads * dim).to(dtype)
+    first = torch.tensor([0, *counts]).cumsum(0)
+    if across:
+        windows = pairwise(first.tolist())
+        sequences = [[(row, n) for row in range(a, b)] for a, b in windows for n in range(tokens)]
+    else:
+        sequences = [[(row, n) for n in range(tokens)] for row in range(rows)]
+    exact_in = qkv.double().requires_grad_()
+    real_R = torch.ones(rows, dtype=torch.bool) if real is None else real
+    keys_RN = torch.ones(rows, tokens, dtype=torch.bool) if keys is None else keys
+    exact = plain(exact_in, heads, sequences, real_R, keys_RN)
+    (d_exact,) = torch.autograd.grad(exact, exact_in, d_out.double(), materialize_grads=True)
+
+    ragged = across and len(set(counts)) > 1
+    there = [None if x is None else x.to(device) for x in (first if ragged else None, real, keys)]
+    found_in = qkv.to(device).requires_grad_()
+    found = short_axis.attend(found_in, heads, across, max(counts, default=0), *there)
+    (d_found,) = torch.autograd.grad(found, found_in, d_out.to(device))
+    assert found.dtype == d_found.dtype == dtype
+    for ours, truth in ((found, exact), (d_found, d_exact)):
+        error = (ours.double().cpu() - truth).norm() / truth.norm().clamp_min(1e-3)
+        assert error <= BOUND[dtype], f"relative error {error:.1e}"
+    return found, d_found
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    [(1, HALF), (3, HALF), (4, torch.float32), (16, HALF), (20, HALF), (20, torch.float32), (33, HALF), (64, HALF)],
+)
+def test_short_axes(length, dtype):
+    check([length] * 2, 2, 1, 16, dtype, across=True)
+    check([3], length, 2, 16, dtype, across=False)
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(1, 8), (3, 24), (4, 32), (2, 48), (2, 64), (1, 128)])
+def test_head_dimensions(heads, dim):
+    check([1], 20, heads, dim, HALF, across=False)
+    check([5], 3, heads, dim, HALF, across=True)
+
+
+@pytest.mark.parametrize(("length", "dim"), [(65, 16), (100, 128), (200, 48), (256, 16)])
+def test_axes_in_several_blocks_of_queries(length, dim):
+    check([1], length, 1, dim, HALF, across=False)
+    check([length, length - 60], 1, 1, dim, HALF, across=True)
+
+
+@pytest.mark.parametrize("counts", [[3, 1, 5], [0, 2, 0, 7, 0], [20, 1, 17, 32], [36, 5], [1, 2, 1], [64, 3]])
+def test_ragged_windows(counts):
+    check(counts, 2, 1, 16, HALF, across=True)
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("length", [3, 20, 70])
+def test_pads_and_hidden_keys(length, across):
+    """Windows with no real row and sequences with no key to look at give zeros, with zero gradients."""
+    counts, tokens = ([length] * 2, 2) if across else ([2] * 2, length)
+    rows = sum(counts)
+    torch.manual_seed(0)
+    real = torch.rand(rows) < 0.6
+    real[: counts[0]] = False
+    keys = torch.rand(rows, tokens) < 0.5
+    keys[-1] = False
+    keys[-counts[0] :, 0] = False
+    for given in ({"real": real}, {"keys": keys}, {"real": real, "keys": keys}):
+        out, gradient = check(counts, tokens, 1, 16, HALF, across=across, **given)
+        if "real" in given:
+            assert not out[~real].any()
+            assert not gradient[~real].any()
+
+
+@pytest.mark.parametrize("shift", [(7.0, -7.0), (7.0, 7.0)])
+@pytest.mark.parametrize("length", [64, 192])
+def test_scores_far_from_zero(length, shift):
+    """Log-sum-exps of -390 and +390, with an axis of 64 and 192 and a mask: where cuDNN gives NaN."""
+    q, k = shift
+    real = torch.ones(length, dtype=torch.bool)
+    real[length // 2 :] = False
+    out, gradient = check([length], 1, 1, 64, HALF, across=True, real=real, q=q, k=k)
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(gradient).all()
+
+
+def test_nothing():
+    for counts, tokens in (([], 4), ([0, 0], 4), ([3], 0)):
+        check(counts, tokens, 2, 16, HALF, across=True)
+        check(counts, tokens, 2, 16, HALF, across=False)
+
+
+def test_memory_that_is_not_contiguous():
+    qkv = torch.randn(3, 96, 5, dtype=HALF).transpose(1, 2).requires_grad_()
+    out = short_axis.attend(qkv, 2, False, 3)
+    d_out = torch.randn(1, 1, 32, dtype=HALF).expand_as(out)
+    (gradient,) = torch.autograd.grad(out, qkv, d_out)
+    copy = qkv.detach().contiguous().requires_grad_()
+    same = short_axis.attend(copy, 2, False, 3)
+    assert torch.equal(out, same)
+    assert torch.equal(gradient, torch.autograd.grad(same, copy, d_out.contiguous())[0])
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_nothing_outside_is_read_or_written(across):
+    """Rows before and after the given ones hold NaN, and stay as they are."""
+    whole = torch.full((12, 5, 96), math.nan, dtype=HALF)
+    whole[4:9] = torch.randn(5, 5, 96)
+    first = torch.tensor([0, 2, 5]) if across else None
+    arguments = (2, across, 3, first, None, None)
+    out, gradient = torch.full((12, 5, 32), 7, dtype=HALF), torch.full((12, 5, 96), 7, dtype=HALF)
+    short_axis._launch("forward", [whole[4:9], out[4:9]], *arguments)
+    short_axis._launch("backward", [whole[4:9], torch.ones(5, 5, 32, dtype=HALF), gradient[4:9]], *arguments)
+    for x in (out, gradient):
+        assert torch.isfinite(x).all()
+        assert (x[:4] == 7).all()
+        assert (x[9:] == 7).all()

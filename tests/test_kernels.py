@@ -1,0 +1,199 @@
+"""Short-axis attention: the kernels on Triton's interpreter and on a GPU, the operator, and the rule that chooses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.config import ObjectiveConfig, preset
+from cerebro_eeg.model import short_axis
+from cerebro_eeg.model.attention import attend
+from cerebro_eeg.model.masked import MaskedCerebro
+from kernel_cases import check
+
+
+@pytest.fixture(autouse=True)
+def ours():
+    """By the rule: without asking, attention is stock."""
+    assert short_axis._choice == "stock"
+    with short_axis.use("auto"):
+        yield
+
+
+def test_the_kernels_on_the_interpreter():
+    pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
+    cases = Path(__file__).with_name("kernel_cases.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
+    done = subprocess.run(
+        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_rule():
+    """CPU, float64, long axes and wide heads take the stock path, and so does everything inside ``use("stock")``."""
+    cuda = torch.device("cuda")
+
+    class Given:  # what the rule looks at; a CUDA tensor needs a GPU
+        is_cuda = True
+
+        def __init__(self, dim: int, dtype: torch.dtype) -> None:
+            self.shape, self.dtype, self.device = (4, 5, 3 * 2 * dim), dtype, cuda
+
+    def suits(length: int, dim: int = 16, dtype: torch.dtype = torch.bfloat16) -> bool:
+        return short_axis.suits(Given(dim, dtype), 2, length)  # type: ignore[arg-type]
+
+    assert suits(1)
+    assert suits(256, 64)
+    assert not suits(257)
+    assert suits(128, 128)
+    assert not suits(129, 128)
+    assert not suits(20, 129)
+    assert suits(64, 64, torch.float32)
+    assert not suits(65, 64, torch.float32)
+    assert not suits(20, 16, torch.float64)
+    assert not short_axis.suits(torch.zeros(4, 5, 96), 2, 5)
+    with short_axis.use("stock"):
+        assert not suits(20)
+    assert suits(20)
+
+
+def test_tiles_hold_the_axis_and_change_only_with_powers_of_two():
+    for length in range(1, 257):
+        for dim in (16, 24, 48, 64, 128):
+            for exact in (False, True):
+                for backward in (False, True):
+                    t = short_axis.tile(length, 12, dim, backward, exact)
+                    assert length <= t.slots < 2 * length
+                    assert t.slots * t.pack >= 16
+                    assert t.slots * t.pack % t.queries == 0
+                    assert dim <= t.dim
+                    assert 12 % t.group == 0
+                    assert t.group == 1 or t.dim == dim
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+def test_the_operator_is_sound():
+    """Schema, fake tensors and autograd registration, as torch checks them; no memory is touched."""
+    qkv = torch.randn(0, 5, 96, requires_grad=True)
+    arguments = (qkv, 2, True, 3, torch.tensor([0, 0]), None, None)
+    torch.library.opcheck(short_axis.attend, arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("length", "dim", "dtype"),
+    [
+        (3, 16, torch.bfloat16),
+        (20, 16, torch.bfloat16),
+        (20, 16, torch.float16),
+        (20, 16, torch.float32),
+        (32, 48, torch.bfloat16),
+        (36, 16, torch.bfloat16),
+        (64, 64, torch.bfloat16),
+        (64, 48, torch.float32),
+    ],
+)
+def test_cuda_short_axes(length, dim, dtype):
+    check([length] * 3, 4, 4, dim, dtype, across=True, device="cuda")
+    check([3], length, 4, dim, dtype, across=False, device="cuda")
+    real = torch.rand(length * 3) < 0.5
+    check([length] * 3, 4, 4, dim, dtype, across=True, real=real, device="cuda")
+    check([length, 0, 1, max(1, length - 1)], 4, 4, dim, dtype, across=True, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("length", "dim"), [(100, 16), (128, 128), (256, 64)])
+def test_cuda_longer_axes(length, dim):
+    check([length, length - 50], 2, 2, dim, torch.bfloat16, across=True, device="cuda")
+    check([3], length, 2, dim, torch.float16, across=False, device="cuda", q=7.0, k=-7.0)
+
+
+@pytest.mark.gpu
+def test_cuda_rows_beyond_every_limit():
+    """4 million rows, offsets beyond 2^31, deterministic to the bit."""
+    qkv = torch.randn(4_000_000, 4, 192, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    assert qkv.numel() > 2**31
+    d_out = torch.randn(4_000_000, 4, 64, device="cuda", dtype=torch.bfloat16)
+    runs = []
+    for _ in range(2):
+        out = attend(qkv, Layout.uniform(1_000_000, 4), "time", 4)
+        runs.append((out, torch.autograd.grad(out, qkv, d_out)[0]))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+    end = qkv[-8:].detach().requires_grad_()
+    last = attend(end, Layout.uniform(2, 4), "time", 4)
+    assert torch.equal(runs[0][0][-8:], last)
+    assert torch.equal(runs[0][1][-8:], torch.autograd.grad(last, end, d_out[-8:])[0])
+
+
+def _mixture(counts, seed=0):
+    torch.manual_seed(seed)
+    windows = [torch.randn(c, 1280, device="cuda") * 20 for c in counts]
+    return Batch.ragged(windows, [torch.tensor([(i + 1, 0) for i in range(c)]) for c in counts])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("style", ["simmim", "vitmae"])
+def test_cuda_model_agrees_with_the_stock_path(style):
+    torch.manual_seed(0)
+    model = MaskedCerebro(preset("tiny").model, ObjectiveConfig(style=style)).cuda()
+    batch = _mixture([19, 3, 36, 0, 21])
+    noise = torch.rand(79, 20, device="cuda")
+    losses, gradients = [], []
+    for choice in ("auto", "stock"):
+        model.zero_grad()
+        with short_axis.use(choice):
+            loss = model(batch, noise).loss
+            loss.backward()
+        losses.append(loss)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*losses)
+    assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of inductor
+def test_cuda_compiled_exported_and_captured_runs_equal_eager():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = MaskedCerebro(preset("tiny").model).cuda()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
+    for seed, counts in enumerate([[19, 21, 36], [18, 22], [64, 3, 5, 30], [2, 5, 9]]):
+        batch, noise = _mixture(counts, seed), torch.rand(sum(counts), 20, device="cuda")
+        torch.testing.assert_close(compiled(batch, noise).loss, model(batch, noise).loss)
+    assert len(graphs) == 1
+
+    encoder = model.encoder.eval().requires_grad_(False)
+    signal, ids = torch.randn(2, 19, 1280, device="cuda"), torch.arange(1, 20, device="cuda")
+    ids = torch.stack([ids, torch.zeros_like(ids)], 1).expand(2, 19, 2)
+
+    class Padded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, signal_BCT, channels_BC2):
+            return self.encoder(Batch.dense(signal_BCT, channels_BC2)).per_window()
+
+    eager = Padded()(signal, ids)
+    exported = torch.export.export(Padded(), (signal, ids)).module()
+    torch.testing.assert_close(exported(signal, ids), eager)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        encoder(Batch.dense(signal, ids[0]))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = encoder(Batch.dense(signal, ids[0])).per_window()
+    graph.replay()
+    torch.testing.assert_close(captured, eager)
