@@ -166,14 +166,20 @@ def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, 
         say(f"note: {line}")
     electrodes = _electrodes(whole, model, split, say)
     if whole.choices.freeze and whole.choices.solver == "exact":
-        steps = _probe(whole, model, split, folder, electrodes, seed)
+        steps = _probe(whole, model, split, folder, electrodes, seed, say)
     else:
         steps = _fit(whole, model, split, folder, electrodes, seed, say, tell)
     return _finish(whole, model, split, folder, electrodes, seed, steps)
 
 
 def _probe(
-    whole: _Whole, model: Cerebro, split: Split, folder: RunFolder, electrodes: Electrodes | None, seed: int
+    whole: _Whole,
+    model: Cerebro,
+    split: Split,
+    folder: RunFolder,
+    electrodes: Electrodes | None,
+    seed: int,
+    say: Say,
 ) -> int:
     """Fit the head by scikit-learn on frozen features, and write it into the model."""
     world = whole.world
@@ -181,7 +187,7 @@ def _probe(
         folder.begin("probe", {"seed": seed, "fold": split.name}, {"processes": world.size})
     model.to(world.device)
     kept = {
-        name: predict_windows(model, whole.store, part, world, electrodes=electrodes, read=features)
+        name: predict_windows(model, whole.store, part, world, electrodes=electrodes, read=features, say=say)
         for name, part in (("train", split.train), ("validation", split.validation))
         if part is not None
     }

@@ -1,5 +1,6 @@
 """Judging: one training of a run on windows: its predictions, their scores, and for seizures the events."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,8 @@ class Judge:
     as_is: bool
     """Another rate than the model's was asked for by name."""
     resamples: int
+    say: Callable[[str], None] | None = None
+    """Told how far it is."""
 
 
 def predict(judge: Judge, training: Training) -> Predictions:
@@ -69,7 +72,9 @@ def predict(judge: Judge, training: Training) -> Predictions:
             f"the weights of {training.place} do not answer {', '.join(windows.names)}; the run was altered"
         )
     ids = electrodes_of([windows], model.training_record.electrode_windows, judge.untrained)
-    output = predict_windows(model.to(judge.world.device), judge.store, windows, judge.world, electrodes=ids)
+    output = predict_windows(
+        model.to(judge.world.device), judge.store, windows, judge.world, electrodes=ids, say=judge.say
+    )
     return to_predictions(judge.store, windows, output)
 
 

@@ -1,5 +1,6 @@
 """Predicting: what a model says of windows: features, logits or values, all of them in order."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +15,12 @@ from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.progress import time_left
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
+
+SECONDS = 10.0
+"""Between two words on how far it is."""
 
 Electrodes = Callable[[tuple[str, ...]], NDArray[np.int64]]
 
@@ -31,8 +36,12 @@ def predict_windows(
     electrodes: Electrodes | None = None,
     read: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
     precision: Precision = "fp32",
+    say: Callable[[str], None] | None = None,
 ) -> NDArray[np.float32]:
-    """(n, K): what ``read`` (the model's own outputs) gives for every window, the same on every process."""
+    """(n, K): what ``read`` (the model's own outputs) gives for every window, the same on every process.
+
+    ``say`` is told now and then how far it is.
+    """
     total = len(windows)
     if total == 0:
         return np.empty((0, 0), np.float32)
@@ -48,7 +57,12 @@ def predict_windows(
     found: list[torch.Tensor] = []
     try:
         with Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
-            for raw in loader.stream(mine.part(number, pieces) for number in range(pieces)):
+            began = last = time.monotonic()
+            for number, raw in enumerate(loader.stream(mine.part(number, pieces) for number in range(pieces))):
+                if say is not None and time.monotonic() - last > SECONDS:
+                    last = time.monotonic()
+                    left = time_left(number, pieces, last - began)
+                    say(f"{total * number // pieces:,} of {total:,} windows, {left} left")
                 batch = lay_out(raw, world.device, torch.float64 if precision == "fp64" else torch.float16)
                 with torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16"):
                     output = model(batch) if read is None else read(model, batch)

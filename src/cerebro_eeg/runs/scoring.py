@@ -63,7 +63,7 @@ def evaluate(
         trainings = list(_find(run, store, settings, split))
         choices = settings["choices"]
         as_is = choices["rate"] == "as_is"
-        judge = Judge(store, world, events, untrained or choices["untrained"], as_is, resamples)
+        judge = Judge(store, world, events, untrained or choices["untrained"], as_is, resamples, say)
         facts = (run, split, settings["task"], settings["unit"])
         if split == "validation":
             scored = [_tell(say, assess(judge, t, predict(judge, t), write=False), t) for t in trainings]
