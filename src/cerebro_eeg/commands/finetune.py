@@ -151,7 +151,7 @@ def finetune(
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
     flags = {
         "finetune.epochs": epochs,
-        "finetune.warmup_epochs": None if epochs is None else min(epochs, 5),
+        "finetune.warmup_epochs": None if epochs is None else min(5, max(1, epochs // 2)),
         "finetune.batch_size": batch_size,
         "finetune.peak_lr": lr,
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
 
@@ -102,7 +103,7 @@ def pretrain(
         attention: Where a token may look.
         style: Masked tokens in the encoder, or visible tokens only and a light decoder.
         patches: Samples, or a spectrogram cut into frames or squares.
-        epochs: Epochs to train; the cosine spans the preset's max_epochs.
+        epochs: Epochs to train; the cosine spans 100, as in the paper, unless --set pretrain.max_epochs says otherwise.
         steps: Steps to train, instead of epochs; the cosine then ends there.
         batch_size: Windows of a step, over all processes.
         lr: Learning rate after the warm-up.
@@ -141,7 +142,8 @@ def pretrain(
         "model.patches.kind": patches,
         "objective.style": style,
         "pretrain.stop_epoch": epochs,
-        "pretrain.max_epochs": epochs and max(epochs, 100),
+        "pretrain.max_epochs": None if epochs is None else max(epochs, PRESETS["small"].pretrain.max_epochs),
+        "pretrain.warmup_epochs": None if epochs is None else min(3, max(1, epochs // 2)),
         "pretrain.batch_size": batch_size,
         "pretrain.peak_lr": lr,
     }
