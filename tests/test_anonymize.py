@@ -326,3 +326,44 @@ def test_the_result_as_text_and_as_data(tmp_path):
     assert "seizure (1); 8 texts blanked, 0 broken" in done.text()
     assert done.to_dict()["events_kept"] == {"seizure": 1}
     assert CANARY not in done.text() + str(done.to_dict())
+
+
+@pytest.mark.parametrize("label", ["EDF  Annotations", "EDF Annotation", "EDF Annotations1", "Annotations", "STATUS"])
+def test_annotations_under_another_label_are_refused(tmp_path, label):
+    source = tmp_path / "a.edf"
+    hidden = Notes([tal("+0") + tal("+0.5", LONG)] * 3, 60, label)
+    source.write_bytes(bytes(File([*waves(2), *notes("EDF+C", {}), hidden], reserved="EDF+C", records=3)))
+    with pytest.raises(RecordingError, match="signal 6 looks like annotations"):
+        anonymize(source, tmp_path / "b.edf")
+    assert not (tmp_path / "b.edf").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        ("ECG JaneQDoe", "ECG"),
+        ("EventJaneQDoe", "Event"),
+        ("12 JaneQDoe", "12"),
+        ("EEG 26-REF", "EEG 26-REF"),
+        ("EEG Fp1-LE", "EEG Fp1-LE"),
+        ("JaneQDoe ECG", "ECG"),
+        ("Ref JaneQDoe", "Ref"),
+        ("EMG-L2", "EMG-L2"),
+        ("EOG left", "EOG left"),
+        ("EKG1", "EKG1"),
+        ("JaneQDoe", "signal 1"),
+    ],
+)
+def test_of_a_label_only_what_is_understood_stays(tmp_path, label, kept):
+    source = tmp_path / "a.edf"
+    source.write_bytes(bytes(File([Wave(label, ramp(4)), Wave("Cz", ramp(4))], records=1)))
+    done = anonymize(source, tmp_path / "b.edf")
+    assert (tmp_path / "b.edf").read_bytes()[256:272].decode().rstrip() == kept
+    assert done.renamed == (kept != label)
+
+
+def test_a_filter_with_the_digits_of_a_date_is_cleared(tmp_path):
+    source = tmp_path / "a.edf"
+    source.write_bytes(bytes(File([Wave("Cz", ramp(4), prefilter="HP:19700303 LP:0234567")], records=1)))
+    anonymize(source, tmp_path / "b.edf")
+    assert b"19700303" not in (tmp_path / "b.edf").read_bytes()

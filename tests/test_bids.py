@@ -1,6 +1,7 @@
 """The recipe ``bids``: a tree written by hand after the specification, one written by mne-bids, and broken ones."""
 
 import json
+import os
 import pickle
 import warnings
 
@@ -278,3 +279,35 @@ def test_what_mne_bids_copies(tmp_path, kind):
     recording = items[1].open(ChannelPolicy())
     np.testing.assert_allclose(recording.read(0, 2500), counts * 0.1, atol=1e-4)
     assert recording.faults == ()
+
+
+def test_names_that_are_no_utf8(top, tmp_path):
+    name = os.fsdecode(b"sub-\xff")
+    (top / name / "eeg").mkdir(parents=True)
+    (top / REST[0]).rename(top / name / "eeg" / f"{name}_task-rest_eeg.edf")
+    done = prepare(bids(top), tmp_path / "store", key_file=tmp_path / "key", map_file=tmp_path / "map")
+    assert done.recordings == 4
+    assert "sub-\\\\xff" in (tmp_path / "map").read_text()
+
+
+def test_events_that_were_edited_since_are_refused(top, tmp_path):
+    """Also those that last no time, which are no labels."""
+    table = top / ODD[0].replace("_eeg.edf", "_events.tsv")
+    tsv(table, "onset duration trial_type", "1.0 0 target", "4.0 0 standard")
+    prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
+    prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
+    tsv(table, "onset duration trial_type", "2.0 0 target", "4.0 0 standard")
+    with pytest.raises(ConfigError, match="other events"):
+        prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
+
+
+def test_events_that_overlap_and_differ_are_told(top):
+    table = top / ODD[0].replace("_eeg.edf", "_events.tsv")
+    for rows, told in (
+        (("1.0 5 target", "3.3 5 standard"), True),
+        (("1.0 2 target", "3.0 5 standard"), False),
+        (("1.0 5 target", "2.0 1 target"), False),
+    ):
+        tsv(table, "onset duration trial_type", *rows)
+        about = bids(top, events=("target", "standard"), task="odd").about
+        assert ("of 1 recordings events overlap and differ" in about) == told

@@ -1,5 +1,6 @@
 """The recipe ``folder``: trees with known answers, every file once, tables right or refused in one line, hashed ids."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -345,3 +346,34 @@ def test_the_order_of_the_file_system_does_not_matter(tree, monkeypatch):
 def test_the_recipe_loads_neither_torch_nor_mne():
     code = "import sys, cerebro_eeg.data.datasets.folder; sys.exit(bool({'torch', 'mne'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_label_beyond_the_end_of_its_recording_is_noted(tmp_path):
+    """Milliseconds taken for seconds must not look like a recording that nobody labelled."""
+    edf(tmp_path / "eeg" / "a.edf")
+    edf(tmp_path / "eeg" / "b.edf")
+    table = tmp_path / "t.csv"
+    table.write_text("file,label,start,stop\na.edf,x,0,2\nb.edf,x,0,2\nb.edf,y,2000,4000\n")
+    recipe = folder(tmp_path / "eeg", labels=table)
+    prepare(recipe, tmp_path / "store", key_file=tmp_path / "key", map_file=tmp_path / "map")
+    ids = {name: id for id, name in json.loads((tmp_path / "map").read_text())["recordings"].items()}
+    store = Store(tmp_path / "store")
+    faults = {name: store.recordings[store.number(id)].faults for name, id in ids.items()}
+    assert ("labels_outside" in faults["a.edf"], "labels_outside" in faults["b.edf"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("file,label\n", "no row with a label"),
+        ("file,label,start,stop\na.edf,x,1,1.0004\n", "a millisecond apart"),
+        ("file,label,split\na.edf,x,Train\n", "called train, val and test"),
+        ("file,label\na.edf,1\nb.edf,1.0\n", "one number written differently"),
+    ],
+)
+def test_tables_that_would_label_something_else_than_was_meant(tmp_path, text, words):
+    edf(tmp_path / "eeg" / "a.edf")
+    edf(tmp_path / "eeg" / "b.edf")
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        folder(tmp_path / "eeg", labels=tmp_path / "t.csv")

@@ -254,3 +254,19 @@ def test_sample_is_spread_by_time_and_never_crosses_a_gap(tmp_path):
         assert stop - start in (256, 128)
     assert len(set(chosen)) == len(chosen)
     assert "d" in [store.recordings[number].id for number, _, _ in choose(store, 5000)]
+
+
+def test_windows_are_labelled_as_the_task_says_and_hours_are_of_what_was_recorded(tmp_path):
+    """Of neonate, mobi and folder: runs of seconds, targets every 50 ms, and labels that hold for a whole recording."""
+    how = {"kind": "classification", "names": ["no", "yes"], "seconds": 5.0, "stride": 5.0}
+    tasks = {"most": {**how, "labels": "majority"}, "whole": how}
+    create_store(tmp_path / "s", "made", {**SETTINGS, "tasks": tasks}, "abcd")
+    with ShardWriter(tmp_path / "s", "w-0") as writer:
+        seconds = tuple(Interval(t, t + 1, "train", ("no", "yes")[t % 5 < 3]) for t in range(20))
+        labels = {"most": seconds, "whole": (Interval(0, 1e9, None, "yes"), Interval(500, 600, None, "no"))}
+        write(writer, "a", ("Fp1",), 20, onsets=(0.0, 60.0), subject="s", labels=labels)
+    write_skipped(tmp_path / "s", {})
+    found = info_store(tmp_path / "s").tasks
+    most, whole = found["most"].splits["train"], found["whole"].splits["no split"]
+    assert (most.windows, most.labels, most.seconds) == (2, {"no": 0, "yes": 2}, 10.0)  # a gap from 10 s on
+    assert (whole.windows, whole.labels, whole.seconds) == (4, {"no": 0, "yes": 4}, 20.0)

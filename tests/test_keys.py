@@ -207,3 +207,11 @@ def test_private_files_lie_outside_of_the_store(tmp_path):
             keys.check_outside(path, store, "key")
     for path in (tmp_path / "map.json", tmp_path / "store2" / "m", store / ".." / "m"):
         keys.check_outside(path, store, "key")
+
+
+def test_a_key_that_everybody_can_use_is_refused(tmp_path):
+    path = tmp_path / "key"
+    keys.read_key(path)
+    path.chmod(0o644)
+    with pytest.raises(InputError, match="mode 0644"):
+        keys.read_key(path)

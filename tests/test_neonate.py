@@ -158,7 +158,6 @@ def test_numbers_as_matlab_writes_them(small):
         ("three\n0\n", "first row of annotations_2017_B.csv is not the numbers"),
         ("3,3\n0,0\n", "first row of annotations_2017_B.csv is not the numbers of the newborns, each once"),
         ("3.5\n0\n", "first row of annotations_2017_B.csv is not the numbers"),
-        ("4\n0\n", "eeg3.edf has no column in annotations_2017_B.csv"),
         ("3\n0\n2\n", "row 3 of annotations_2017_B.csv has a mark that is not 0, 1, blank or NaN"),
         ("3\n0\nCANARY\n", "row 3 of annotations_2017_B.csv has a mark that is not 0, 1, blank or NaN"),
         ("3,4\n0,0\n0\n", "row 3 of annotations_2017_B.csv has 1 values, the first 2"),
@@ -181,6 +180,13 @@ def test_missing_pieces(small, tmp_path):
             neonate(folder)
 
 
+def test_a_newborn_without_a_column_is_skipped(small, tmp_path):
+    write_edf(small / "eeg8.edf", 6, 8)
+    done = prepare(neonate(small), tmp_path / "store")
+    assert done.recordings == 1
+    assert done.skipped == {"neonate_eeg8": "annotation"}
+
+
 def test_a_damaged_recording_is_skipped(small, tmp_path):
     write_edf(small / "eeg8.edf", 6, 8)
     for expert in "ABC":
@@ -188,3 +194,14 @@ def test_a_damaged_recording_is_skipped(small, tmp_path):
     (small / "eeg3.edf").write_bytes(b"")
     done = prepare(neonate(small), tmp_path / "store")
     assert (done.recordings, list(done.skipped)) == (1, ["neonate_eeg3"])
+
+
+def test_the_table_that_the_authors_mended_is_the_one_that_is_read(tmp_path):
+    """Zenodo's record 4940267 has annotations_2017_A_fixed.csv and no annotations_2017_A.csv."""
+    folder = write_neonate(tmp_path / "neo", {1: 10}, [{1: "1" * 10}] * 3)
+    withdrawn = folder / "annotations_2017_A.csv"
+    write_marks(folder / "annotations_2017_A_fixed.csv", {1: "0000011111"})
+    expected = (Interval(0.0, 5.0, "fold1", "background"), Interval(5.0, 10.0, "fold1", "seizure"))
+    assert next(iter(neonate(folder).find())).labels == {"seizure": expected}
+    withdrawn.unlink()
+    assert next(iter(neonate(folder).find())).labels == {"seizure": expected}

@@ -804,6 +804,17 @@ def test_two_keys_give_other_ids(tmp_path):
         assert not one & two
 
 
+def test_what_was_notched_and_upsampled_is_counted(whole):
+    """By hand, over the store: a line a recording, whatever the summary says."""
+    records = Store(whole[0]).recordings if not isinstance(whole[0], Store) else whole[0].recordings
+    mains, upsampled = {}, 0
+    for record in records:
+        name = "none" if record.mains is None else f"{record.mains:g}"
+        mains[name] = mains.get(name, 0) + 1
+        upsampled += record.native_sfreq < record.sfreq
+    assert (whole[1].mains, whole[1].upsampled) == (mains, upsampled)
+
+
 def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
     done = command("prepare", "openeeg", pack, "--out", tmp_path / "store", "--workers", 0, "--json", home=tmp_path)
     assert done.returncode == 6
@@ -813,6 +824,8 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
         "recordings": len(STORED),
         "hours": pytest.approx(whole[1].hours),
         "montages": {"2": 3, "3": 8},
+        "mains": whole[1].mains,
+        "upsampled": whole[1].upsampled,
         "skipped": {"channels": 1, "empty": 1, "format": 2, "rate": 1, "subject": 1, "unit": 1},
         "hash": whole[1].hash,
         "done": len(STORED) + len(SKIPPED),

@@ -150,8 +150,9 @@ def test_wrong_folders(session, tmp_path):
 
 def test_sessions_are_three(session):
     session.rename(session.with_name("2_20131027.mat"))
-    with pytest.raises(InputError, match="subject 1 has 2 sessions; expected 3"):
-        seed(session.parent)
+    for item in seed(session.parent).find():  # numbered by date, so none of them can be trusted; others go on
+        with pytest.raises(RecordingError, match=r"subject (1 has 2|2 has 1) sessions; expected 3"):
+            item.open(ChannelPolicy())
 
 
 def test_an_unknown_subject(session):

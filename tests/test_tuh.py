@@ -596,3 +596,10 @@ def test_label_time_against_every_moment(rows):
 def test_the_channels_are_those_of_the_decision():
     assert len(CHANNELS) == len(set(CHANNELS)) == 23
     assert set(CHANNELS) == set("FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ PZ T1 T2".split())
+
+
+def test_a_link_to_a_folder_above_does_not_lead_around(copy):
+    top = copy("tuab")
+    before = [file.id for file in find_files(top)]
+    (top / "edf" / "again").symlink_to(top)
+    assert [file.id for file in find_files(top)] == before

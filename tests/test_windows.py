@@ -432,6 +432,15 @@ def test_overlap_of_pretraining_and_test(tmp_path):
     assert check_overlap(own, own).subjects == ("s1",)
 
 
+def test_no_overlap_is_not_said_of_recordings_without_a_subject(tmp_path):
+    known = make(tmp_path / "1", [row("a", "s1", "train")])
+    nobody = make(tmp_path / "2", [row("x", None, "test"), row("a", "s1", "train")])
+    test = find_windows(nobody, seconds=1, task="state", split="test")
+    for pair in ((known, test), (test, known)):
+        assert "1 recordings have no subject (x)" in message(lambda pair=pair: check_overlap(*pair), InputError)
+    assert check_overlap(known, nobody).subjects == ("s1",)  # what shows is told
+
+
 def test_folds_by_subject(tmp_path):
     rows = [row(f"r{k}", f"s{k % 7}", "train") for k in range(20)]
     windows = find_windows(make(tmp_path / "1", rows), seconds=1)

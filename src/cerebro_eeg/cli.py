@@ -99,9 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _silence_stdout()  # it may be stdout itself, a full disk say: do not fail again at exit
         return _fail(f"error: {error.strerror or error}", 1, debug)
-    except Exception as error:
+    except Exception as error:  # its words may quote a path or a header, so they are for --debug alone
         hint = "run again with --debug for the traceback, and please report it"
-        return _fail(f"internal error: {type(error).__name__}: {error} ({hint})", 1, debug)
+        return _fail(f"internal error: {type(error).__name__} ({hint})", 1, debug)
 
 
 def _take_flags(argv: list[str]) -> tuple[list[str], set[str]]:

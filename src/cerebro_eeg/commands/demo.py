@@ -131,6 +131,7 @@ class _Steps:
         self._say("\n2. Prepare both: filter, notch, resample to 256 Hz, store")
         # Ids decide the order of training, and nobody here needs a secret: a key of the seed makes the numbers repeat.
         write_text(self._out / "key", f"{self._seed:064x}\n")
+        (self._out / "key").chmod(0o600)
         table = self._out / "pretrain.csv"
         write_table(self._out / "unlabelled" / "labels", table)
         self._say("   (pretrain.csv, columns file, subject and split: one subject in four validates; no labels)")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cerebro_eeg.errors import CerebroError
 
 if TYPE_CHECKING:
+    from cerebro_eeg.data.batching.window_labels import Labels
     from cerebro_eeg.data.storing.store import Store
     from cerebro_eeg.data.storing.stored import StoredRecording
 
@@ -35,7 +36,7 @@ class SplitInfo:
     subjects: int
     windows: int
     seconds: float
-    """Of labelled time, as the intervals say; those that overlap count twice."""
+    """Of labelled time that was recorded; where intervals overlap it counts twice."""
     labels: dict[str, int]
     """Windows by class; none for targets."""
 
@@ -193,9 +194,13 @@ class _Labelled:
     subjects: defaultdict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, record: "StoredRecording") -> "StoredRecording":
+        from cerebro_eeg.data.batching.window_labels import Run, pieces
+
         for task, intervals in record.labels.items():
             for interval in intervals:
-                self.seconds[task, interval.split or ""] += interval.stop - interval.start
+                run = Run(0, interval.start, interval.stop, (interval,))
+                samples = sum(piece.stop - piece.start for piece in pieces(record, run))
+                self.seconds[task, interval.split or ""] += samples / record.sfreq
             for split in {interval.split or "" for interval in intervals}:
                 self.recordings[task, split] += 1
                 if record.subject is not None:
@@ -218,11 +223,12 @@ def _task(store: "Store", labelled: _Labelled, name: str, declared: dict[str, An
     stride = float(declared["stride"]) if declared else SECONDS
     classes = tuple(declared["names"]) if declared else ()
     kind = str(declared["kind"]) if declared else "none"
+    way: Labels = declared.get("labels", "interval") if declared else "interval"
     splits, found, problem = {}, {}, None
     for split in sorted((split for task, split in labelled.recordings if task == name), key=_split_order):
         counted: dict[str, int] = {}
         try:
-            windows = find_windows(store, seconds=length, stride=stride, task=name, split=split or None)
+            windows = find_windows(store, seconds=length, stride=stride, task=name, split=split or None, labels=way)
             found[split] = windows
             if kind == "classification":
                 counted = {label: int((windows.label == number).sum()) for number, label in enumerate(classes)}

@@ -20,6 +20,9 @@ class PrepareResult:
     hours: float
     montages: dict[int, int]
     """Recordings by number of channels."""
+    mains: dict[str, int]
+    """Recordings by mains frequency in Hz, given or estimated."""
+    upsampled: int
     skipped: dict[str, int]
     """Sources by reason."""
     hash: str
@@ -41,6 +44,8 @@ class PrepareResult:
             "recordings": self.recordings,
             "hours": self.hours,
             "montages": {str(channels): count for channels, count in self.montages.items()},
+            "mains": self.mains,
+            "upsampled": self.upsampled,
             "skipped": self.skipped,
             **shown,
             "hash": self.hash,
@@ -54,11 +59,14 @@ class PrepareResult:
             did = f"{counted(self.done, 'recording')}{part} done now, {self.done_before:,} before"
         else:
             did = f"nothing to do: {counted(self.done_before, 'recording')}{part} had been stored or skipped before"
+        notch = ", ".join(f"{rate} Hz ({n:,})" if rate != "none" else f"none ({n:,})" for rate, n in self.mains.items())
         montages = ", ".join(f"{channels} ({count:,})" for channels, count in self.montages.items())
         lines = [
             f"{self.dataset}: {did}",
             f"  store     {counted(self.recordings, 'recording')}, {self.hours:,.2f} h",
             f"  channels  {montages or 'none'}",
+            f"  notch     {notch or 'none'}",
+            *([f"  upsampled {counted(self.upsampled, 'recording')}"] if self.upsampled else []),
             f"  hash      {self.hash}",
         ]
         if self.skipped:
@@ -195,6 +203,8 @@ def prepare(
         recordings=found.recordings,
         hours=found.hours,
         montages=found.montages,
+        mains=found.mains,
+        upsampled=found.upsampled,
         skipped=dict(sorted(Counter(found.skipped.values()).items())),
         hash=found.hash,
         done=report.done,

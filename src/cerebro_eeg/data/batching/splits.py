@@ -58,10 +58,17 @@ def assert_disjoint(by_split: Mapping[str, Windows], unit: str | None = None) ->
 def check_overlap(pretrain: Store | Windows, test: Store | Windows) -> Overlap:
     """Subjects and recordings of a test set that are in a pre-training set, by id: of a whole store, or of windows.
 
-    The result is false where there are none. Two stores with ids made by different keys are refused.
+    The result is false where there are none. Two stores with ids made by different keys are refused, and so are
+    recordings without a subject, unless an overlap shows already: nobody could say that there is none.
     """
     _same_keys(pretrain, test)
-    subjects, recordings = (a & b for a, b in zip(_who(pretrain), _who(test), strict=True))
+    (*who, unknown), (*others, further) = _who(pretrain), _who(test)
+    subjects, recordings = (a & b for a, b in zip(who, others, strict=True))
+    if unknown | further and not subjects | recordings:
+        raise InputError(
+            f"{len(unknown | further)} recordings have no subject ({_listed(unknown | further)}), so whether the two "
+            "sets share one cannot be told; give subjects when preparing"
+        )
     return Overlap(tuple(sorted(subjects)), tuple(sorted(recordings)))
 
 
@@ -117,14 +124,16 @@ def _shared_samples(a: Windows, b: Windows) -> set[str]:
     return shared
 
 
-def _who(data: Store | Windows) -> tuple[set[str], set[str]]:
-    """Ids of subjects and of recordings."""
+def _who(data: Store | Windows) -> tuple[set[str], set[str], set[str]]:
+    """Ids of subjects, of recordings, and of those recordings whose subject is not known."""
     if isinstance(data, Windows):
-        used = np.unique(data.recording)
-        subjects = np.unique(data.facts.subject[used])
-        return {data.facts.subjects[n] for n in subjects.tolist() if n >= 0}, _units(data, "recording")
-    records = [(record.subject, record.id) for record in data.recordings]
-    return {subject for subject, _ in records if subject is not None}, {id for _, id in records}
+        facts = data.facts
+        places = [(facts.subject[n], facts.ids[n]) for n in np.unique(data.recording).tolist()]
+        records = [(None if place < 0 else facts.subjects[place], id) for place, id in places]
+    else:
+        records = [(record.subject, record.id) for record in data.recordings]
+    subjects = {subject for subject, _ in records if subject is not None}
+    return subjects, {id for _, id in records}, {id for subject, id in records if subject is None}
 
 
 def _same_keys(a: Store | Windows, b: Store | Windows) -> None:

@@ -63,6 +63,8 @@ def bids(
     notes += [f"{strange} files that are no EEG by BIDS left out"] if strange else []
     broken = [beside.broken for beside in sidecars.values() if beside.broken]
     notes += [f"{len(broken)} recordings will be skipped: {broken[0]}"] if broken else []
+    torn = sum(map(_overlap_and_differ, (found.get("events", ()) for found in labels.values())))
+    notes += [f"of {torn} recordings events overlap and differ: list fewer, or use labels='majority'"] if torn else []
     notes += [say_splits(splits, "subject")] if splits else []
     without = sum(name not in groups for name in subjects) if label is not None else 0
     notes += [f"{without} of {len(subjects)} subjects have no {label} and are stored without"] if without else []
@@ -90,6 +92,7 @@ def _find(
             events,
             beside.mains,
             file.size,
+            beside.events,
         )
 
 
@@ -125,6 +128,16 @@ def _read_groups(folder: Path, label: str) -> dict[str, str]:
         if row[label] not in MISSING:
             found[row["participant_id"]] = row[label]
     return found
+
+
+def _overlap_and_differ(intervals: Sequence[Interval]) -> bool:
+    """Whether a moment has two labels; intervals are in the order of their starts."""
+    reach: dict[str | None, float] = {}
+    for new in intervals:
+        if any(stop > new.start for label, stop in reach.items() if label != new.label):
+            return True
+        reach[new.label] = max(new.stop, reach.get(new.label, new.stop))
+    return False
 
 
 def _check_found(

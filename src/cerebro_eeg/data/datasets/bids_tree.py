@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cerebro_eeg.data.datasets.file_tree import plain_name
 from cerebro_eeg.errors import InputError
 
 EXTENSIONS = (".edf", ".vhdr", ".set", ".bdf")  # all that BIDS allows for EEG
@@ -55,8 +56,8 @@ def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:
                     strange += 1
                     continue
                 size = sum(_size(eeg / f"{stem}{end}") for end in (extension, *_DATA[:2]))
-                name = path.relative_to(top).as_posix()
-                found.append(BidsFile(path, name, subject.name, entities, folders, size))
+                name = plain_name(path.relative_to(top))
+                found.append(BidsFile(path, name, plain_name(subject.name), entities, folders, size))
     return tuple(sorted(found, key=lambda file: file.name)), strange
 
 

@@ -59,6 +59,8 @@ def folder(
     table = read_labels(labels, sources) if labels is not None else Table()
     subjects = {**table.subjects, **_subjects(sources, subject, table)}
     found, task = _with_path_labels(sources, label, table)
+    if task is not None and not found:
+        raise InputError(f"{TABLE} has no row with a label, a target or a split; give one that labels something")
     unit = _UNITS[split or "subject"]
     notes = []
     if table.has_splits:

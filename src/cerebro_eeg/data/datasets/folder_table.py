@@ -18,6 +18,7 @@ from cerebro_eeg.errors import InputError
 
 TABLE = "the table of labels"
 _COLUMNS = ("file", "subject", "split", "label", "start", "stop", "target")
+_SPLITS = ("train", "val", "test")
 _TARGET = re.compile(r"target[0-9]*|target_[A-Za-z0-9_]+")
 
 
@@ -91,10 +92,12 @@ def _interval(row: Row, targets: Sequence[str], number: int) -> Interval | None:
     start, stop = 0.0, WHOLE
     if row.get("start") or row.get("stop"):
         start, stop = read_number(row["start"], f"start {where}"), read_number(row["stop"], f"stop {where}")
-        if not 0 <= start < stop:
-            raise InputError(f"start and stop {where} are {start:g} and {stop:g} s; expected 0 <= start < stop")
+        if not 0 <= start < stop or stop - start < 0.001:
+            raise InputError(
+                f"start and stop {where} are {start:g} and {stop:g} s; expected 0 <= start < stop, a millisecond apart"
+            )
     split = row.get("split") or None
-    if split in ("validation", "valid", "dev"):
+    if split is not None and split not in _SPLITS and split.casefold() in (*_SPLITS, "validation", "valid", "dev"):
         raise InputError(f"the split {where} is {split}; the splits are called train, val and test")
     if split is not None and not is_id(split):
         raise InputError(f"the split {where} is not a plain word; expected one such as train, val or test")

@@ -30,7 +30,7 @@ from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.csv_readers import ArraySamples
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Recording
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 
@@ -133,21 +133,30 @@ def _trials(folder: Path) -> dict[str, Path]:
     )
     if not trials:
         raise InputError("no folder SL01-T01 ... SL08-T03 is there; give the folder that holds the trials of MoBI")
-    for name, path in trials.items():
-        subject, trial = name.split("-")
+    for name in trials:
+        trial = name.split("-")[1]
         if trial not in SPLITS:
             raise InputError(f"there is a trial {name}; expected {', '.join(SPLITS)} of each subject")
-        if f"{subject}-T01" not in trials:
-            raise InputError(f"{subject}-T01 is missing, which the angles of {name} are scaled by; copy it there")
-        missing = [file for file in _FILES if not (path / file).is_file()]
-        if missing:
-            raise InputError(f"{name} has no {', '.join(missing)}; copy the trial anew")
     return trials
+
+
+def _lacks(name: str, trials: dict[str, Path]) -> str | None:
+    """What a trial lacks, in words; None: nothing."""
+    training = f"{name.split('-')[0]}-T01"
+    if training not in trials:
+        return f"{training} is missing, which the angles of {name} are scaled by; copy it there"
+    if not (trials[training] / "joints.txt").is_file():
+        return f"{training} has no joints.txt, which the angles of {name} are scaled by; copy it there"
+    missing = [file for file in _FILES if not (trials[name] / file).is_file()]
+    return f"{name} has no {', '.join(missing)}; copy the trial anew" if missing else None
 
 
 def _find(trials: dict[str, Path], task: str) -> Iterator[Item]:
     for name, path in trials.items():
         subject, trial = name.split("-")
+        if lack := _lacks(name, trials):
+            yield Item(f"mobi_{name}", functools.partial(refuse, "missing", lack), f"mobi_{subject}")
+            continue
         training = trials[f"{subject}-T01"] / "joints.txt"
         yield Item(
             f"mobi_{name}",

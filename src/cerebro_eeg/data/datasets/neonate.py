@@ -4,8 +4,8 @@ After Stevenson et al., "A dataset of neonatal EEG recordings with seizure annot
 public code that reads it; docs/corpora/neonate.md has the sources and what could not be confirmed.
 
 - ``eeg1.edf`` to ``eeg79.edf``: 19 electrodes at 256 Hz, and ECG and respiration, which are left out.
-- ``annotations_2017_A.csv``, ``_B``, ``_C``: the first row has the numbers of the newborns, each further row is a
-  second: 1 seizure, 0 none, blank or NaN behind the end of a recording.
+- ``annotations_2017_A_fixed.csv`` (before Zenodo's record 4940267: ``_A.csv``), ``_B``, ``_C``: the first row has the
+  numbers of the newborns, each further row is a second: 1 seizure, 0 none, blank or NaN behind the end of a recording.
 
 A second is seizure when all three say so. Windows of 5 s take the label that most of their own seconds have
 (``labels="majority"``).
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.readers import open_recording
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import InputError
 
@@ -39,13 +39,14 @@ Marks = list[bool | None]
 def neonate(folder: Path, *, legacy: bool = False) -> Recipe:
     """The recipe. ``legacy`` gives window k the label of second k, as published code does: only to reproduce it."""
     files = _files(folder)
-    experts = [_read_marks(folder / f"annotations_2017_{expert}.csv") for expert in EXPERTS]
-    for number in files:
-        for expert, marks in zip(EXPERTS, experts, strict=True):
-            if number not in marks:
-                raise InputError(f"eeg{number}.edf has no column in annotations_2017_{expert}.csv; copy both anew")
+    tables = [_table(folder, expert) for expert in EXPERTS]
+    experts = [_read_marks(path) for path in tables]
     task = "seizure_legacy" if legacy else "seizure"
-    consensus = {number: _consensus([marks[number] for marks in experts]) for number in files}
+    consensus = {
+        number: _consensus([marks[number] for marks in experts])
+        for number in files
+        if all(number in marks for marks in experts)
+    }
     return Recipe(
         "neonate",
         "Helsinki: EEG of newborns with the seizures that three experts marked",
@@ -69,6 +70,12 @@ def _files(folder: Path) -> dict[int, Path]:
     if not files:
         raise InputError("no eeg1.edf ... eeg79.edf is there; give the folder with these and annotations_2017_A.csv")
     return dict(sorted(files.items()))
+
+
+def _table(folder: Path, expert: str) -> Path:
+    """The table of an expert; the one that its authors mended comes before the one that they withdrew."""
+    mended = folder / f"annotations_2017_{expert}_fixed.csv"
+    return mended if mended.exists() else folder / f"annotations_2017_{expert}.csv"
 
 
 def _read_marks(path: Path) -> dict[int, Marks]:
@@ -122,6 +129,11 @@ def _consensus(experts: Sequence[Marks]) -> Marks:
 
 def _find(files: dict[int, Path], consensus: dict[int, Marks], task: str) -> Iterator[Item]:
     for number, path in files.items():
+        if number not in consensus:
+            message = f"eeg{number}.edf has no column in one of the annotations; copy them anew"
+            opening = functools.partial(refuse, "annotation", message)
+            yield Item(f"neonate_eeg{number}", opening, f"neonate_{number}", size=path.stat().st_size)
+            continue
         marks = consensus[number]
         if task == "seizure_legacy":  # window k, which is seconds 5k to 5k + 5, gets what second k has
             intervals = _intervals(marks[: len(marks) // SECONDS], SECONDS, fold_of(number))

@@ -13,7 +13,7 @@ A session is one recording, each trial a segment of it: no window and no filter 
 
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.mat5 import check_mat5
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 
@@ -151,14 +151,9 @@ def _sessions(folder: Path) -> dict[tuple[int, int], Path]:
     for match, path in matches:
         if match is not None:
             dates[int(match[1])][match[2]] = path
-    for subject, of_subject in sorted(dates.items()):
+    for subject in sorted(dates):
         if not 1 <= subject <= SUBJECTS:
             raise InputError(f"there is a file of subject {subject}; SEED has subjects 1 to {SUBJECTS}")
-        if len(of_subject) != SESSIONS:
-            raise InputError(
-                f"subject {subject} has {len(of_subject)} sessions; expected {SESSIONS}, because they are numbered by "
-                "date and one that is missing would change the numbers of the others; copy the files anew"
-            )
     return {
         (subject, number): dates[subject][date]
         for subject in sorted(dates)
@@ -183,7 +178,13 @@ def _emotions(path: Path) -> tuple[str, ...]:
 
 
 def _find(sessions: dict[tuple[int, int], Path], emotions: tuple[str, ...], split: str) -> Iterator[Item]:
+    counts = Counter(subject for subject, _ in sessions)
     for (subject, session), path in sessions.items():
+        if counts[subject] != SESSIONS:  # numbered by date: one that is missing would change the numbers of the others
+            message = f"subject {subject} has {counts[subject]} sessions; expected {SESSIONS}; copy the files anew"
+            opening = functools.partial(refuse, "sessions", message)
+            yield Item(f"seed_{subject:02d}_{session}", opening, f"seed_{subject:02d}", size=path.stat().st_size)
+            continue
         try:
             segments = _segments(_trials(path))
         except RecordingError:  # opening it will say so, and one bad file stops nothing

@@ -10,7 +10,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cerebro_eeg.data.datasets.tuh_annotations import label_time, read_annotation
 from cerebro_eeg.data.datasets.tuh_files import TempleFile, find_annotation, find_files
@@ -20,7 +19,7 @@ from cerebro_eeg.data.reading.edf_size import fit
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.readers import open_recording
 from cerebro_eeg.data.reading.recording import Recording
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
@@ -104,7 +103,7 @@ def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], L
                 raise RecordingError("name", file.problem)
             labels = label(file, file.subject)
         except RecordingError as error:
-            opening = functools.partial(_refuse, error.code, str(error))
+            opening = functools.partial(refuse, error.code, str(error))
         size = file.path.stat().st_size if file.path.is_file() else 0
         yield Item(file.id, opening, file.subject, labels, size=size)
 
@@ -122,10 +121,6 @@ def _labelled(
 
 def _task(*names: str) -> Task:
     return Task("classification", names, SECONDS, SECONDS)
-
-
-def _refuse(code: str, message: str, policy: ChannelPolicy) -> NoReturn:
-    raise RecordingError(code, message)
 
 
 def _label_tuab(file: TempleFile, subject: str) -> Labels:

@@ -63,7 +63,14 @@ def find_annotation(file: TempleFile, suffixes: tuple[str, ...]) -> Path | None:
 
 def _walk(folder: Path) -> Iterator[Path]:
     # Links are followed: the corpora are distributed as links to TUEG, and people link folders to where there is space.
-    for top, _, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+    met: set[tuple[int, int]] = set()  # a link to a folder above would lead around for ever
+    for top, inside, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        inside.sort()
+        status = os.stat(top)
+        if (status.st_dev, status.st_ino) in met:
+            inside.clear()
+            continue
+        met.add((status.st_dev, status.st_ino))
         for name in names:
             if name.casefold().endswith(".edf") and not name.startswith("."):
                 yield Path(top, name)

@@ -78,7 +78,9 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
         raise InputError(
             f"the {len(found)} labels are numbers that are not whole; for a regression name the column target"
         )
-    return tuple(sorted(found, key=lambda label: (float(label), label)))
+    if len(set(values)) < len(values):
+        raise InputError("two labels are one number written differently, such as 1 and 1.0; write each in one way")
+    return tuple(sorted(found, key=float))
 
 
 def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Task | None:

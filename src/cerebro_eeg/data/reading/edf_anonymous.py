@@ -41,8 +41,12 @@ _MORE_UNITS = {
     "l/s",
     "L/min",
 }
-_FILTER = r"(?:HP|LP|N):? ?(?:[0-9]+(?:[.,][0-9]+)?|DC) ?(?:Hz|kHz|mHz|s|ms)?"
+_FILTER = r"(?:HP|LP|N):? ?(?:[0-9]{1,5}(?:[.,][0-9]{1,5})?|DC) ?(?:Hz|kHz|mHz|s|ms)?"  # longer ones may be a date
 _PREFILTER = re.compile(rf"{_FILTER}(?:[ ;,]+{_FILTER})*", re.IGNORECASE)
+
+
+_TAIL = re.compile(r"(?:[ 0-9+/._:-]|(?:left|right|ref|le|i{1,3}|[lr])(?![a-z]))*", re.IGNORECASE)
+_HIDDEN = re.compile(rb"[+-][0-9]+(?:[.,][0-9]*)?(?:\x15[0-9.,]*)?\x14")  # how an annotation begins
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Anonymized:
     broken: int = 0
     """Annotations that could not be read; each became a question mark."""
     renamed: int = 0
-    """Labels that were not understood; they became ``signal 1``, ``signal 2``, ..."""
+    """Labels that were not understood and became ``signal 1``, ``signal 2``, ..., or that lost what was not."""
     cleared: int = 0
     """Fields of signals that held something else than a number, a known unit or a filter, and were left empty."""
 
@@ -75,6 +79,7 @@ def copy_anonymous(source: Path, target: Path, events: Collection[str]) -> Anony
     """
     with opened(source) as (read, stamp), target.open("wb") as file:
         header = fit(read_header(read, stamp.size), read, stamp.size)
+        _refuse_hidden(read, header)
         kind = _kind(read, header)
         seconds = header.records * header.duration / TICKS
         done = Anonymized(kind, len(header.signals), header.records, seconds, header.faults)
@@ -92,6 +97,20 @@ def _kind(read: ReadBytes, header: Header) -> str:
     own = "EDF" if header.width == 2 else "BDF"
     stated = read(192, 44).strip(b" \0").upper()[:5]
     return own + stated[3:].decode() if stated in _KINDS else own
+
+
+def _refuse_hidden(read: ReadBytes, header: Header) -> None:
+    """Annotations under another label than EDF+ prescribes would be copied as samples, text and all."""
+    for index, signal in enumerate(header.signals):
+        if signal.is_annotation or not signal.samples:
+            continue
+        start = read(header.start + signal.offset, min(64, signal.samples * header.width)) if header.records else b""
+        if "annotation" in signal.label.casefold() or _HIDDEN.match(start):
+            raise RecordingError(
+                "annotation",
+                f"signal {index + 1} looks like annotations, and its label is not 'EDF Annotations' or 'BDF "
+                "Annotations': its texts would stay; mend the label and start again",
+            )
 
 
 def _fixed(read: ReadBytes, header: Header, kind: str) -> bytes:
@@ -115,10 +134,12 @@ def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
     """The fields of the signals: each lies there once for every signal before the next begins."""
 
     def label(raw: bytes, signal: Signal, index: int) -> bytes:
-        if signal.is_annotation or parse(signal.label).outcome != "unknown":
+        own = signal.label.strip()
+        known = own if signal.is_annotation else _understood(own)
+        if known == own:
             return raw.strip(b" \0")
         done.renamed += 1
-        return b"signal %d" % (index + 1)
+        return known.encode("latin-1") if known else b"signal %d" % (index + 1)
 
     def plain(raw: bytes, signal: Signal, index: int) -> bytes:
         return _kept(raw, number(raw) is not None, done)
@@ -150,6 +171,23 @@ def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
             parts.append(rule(read(place, size), signal, index).ljust(size))
             place += size
     return b"".join(parts)
+
+
+def _understood(label: str) -> str:
+    """What of a label says which signal it is; behind ``ECG`` or a number, or in front of it, may stand a name."""
+    found = parse(label)
+    if found.channel is not None:
+        return label
+    if found.outcome == "unknown":
+        return ""
+    for size in range(1, len(label) + 1):
+        part = parse(label[:size])
+        if (part.outcome, part.note) == (found.outcome, found.note):
+            break
+    if found.note == "not EEG by its name":  # the word that says so is the last one
+        return re.split(r"[^A-Za-z0-9]+", label[:size].strip())[-1]
+    tail = _TAIL.match(label, size)
+    return label[: tail.end() if tail else size].strip()
 
 
 def _kept(raw: bytes, harmless: bool, done: Anonymized) -> bytes:

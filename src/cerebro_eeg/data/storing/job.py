@@ -1,6 +1,6 @@
 """Job: what is to be done with every recording of a corpus, and how one of them is done."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from cerebro_eeg.data.filtering.quality_meter import measure
 from cerebro_eeg.data.reading.edf import late_faults
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe
-from cerebro_eeg.data.storing.stored import is_id
+from cerebro_eeg.data.storing.stored import Interval, is_id
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
@@ -114,6 +114,7 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     plan = plan_filters(recording.sfreq, job.recipe.signal, mains)
     kind = job.recipe.signal.reference
     _, names = references.rereference(recording.read(0, 0), kept, kind)
+    labels = dict(item.labels)  # some recipes read them now
     with writer.recording(id, [channel.name for channel in names], plan.new_rate) as draft:
         stretch = -1
         for block in run(recording, plan):
@@ -125,12 +126,20 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
             native_sfreq=recording.sfreq,
             subject=_subject(item),
             events=[event for event in recording.events if item.events is None or event.name in item.events],
-            labels=item.labels,
+            labels=labels,
             mains=plan.notch,
-            faults=sorted({fault.code for fault in (*opened.faults, *late_faults(opened))}),
+            faults=sorted({f.code for f in (*opened.faults, *late_faults(opened))} | _label_faults(labels, recording)),
             quality=count(measured, job.choices.thresholds),
             source_bytes=item.size,
         )
+
+
+def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:
+    """``labels_outside``: a label names time that was not recorded at all; seconds and milliseconds are mixed up so."""
+    last = recording.segments[-1]
+    end = last.onset + (last.stop - last.start) / recording.sfreq
+    outside = any(i.start >= end or i.stop <= 0 for intervals in labels.values() for i in intervals)
+    return {"labels_outside"} if outside else set()
 
 
 def with_columns(recording: Recording, columns: Sequence[int]) -> Recording:

@@ -28,6 +28,7 @@ def read_key(path: Path) -> bytes:
     try:
         if not path.exists():
             _make_key(path)
+        mode = path.stat().st_mode & 0o777
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except (OSError, ValueError) as error:
         raise InputError(
@@ -36,6 +37,8 @@ def read_key(path: Path) -> bytes:
         ) from None  # the error of the system would name a path
     if len(key) != BYTES:
         raise InputError(f"the key file holds {len(key)} bytes; expected {BYTES}, as cerebro-eeg writes them")
+    if mode & 0o007:
+        raise InputError(f"the key file has mode {mode:04o}: everybody can read it; chmod 600 it")
     return key
 
 

@@ -33,6 +33,10 @@ class Prepared:
     hours: float
     montages: dict[int, int]
     """Recordings by number of channels."""
+    mains: dict[str, int]
+    """Recordings by mains frequency, given or estimated; "none" where none was found or filtered."""
+    upsampled: int
+    """Recordings whose rate was lower than the store's."""
     skipped: dict[str, str]
     """Reason by id."""
     sources: dict[str, str] = field(repr=False)
@@ -96,11 +100,13 @@ def prepare(
     store = Store(folder)
     skipped = store.skipped()
     write_skipped(folder, skipped)
-    shapes = [(len(record.channels), record.seconds) for record in store.recordings]
+    facts = [(len(r.channels), r.seconds, r.mains, r.upsampled) for r in store.recordings]  # one pass: it reads lines
     return Prepared(
-        recordings=len(shapes),
-        hours=sum(seconds for _, seconds in shapes) / 3600,
-        montages=dict(sorted(Counter(channels for channels, _ in shapes).items())),
+        recordings=len(facts),
+        hours=sum(seconds for _, seconds, _, _ in facts) / 3600,
+        montages=dict(sorted(Counter(channels for channels, *_ in facts).items())),
+        mains=dict(sorted(Counter("none" if mains is None else f"{mains:g}" for _, _, mains, _ in facts).items())),
+        upsampled=sum(upsampled for *_, upsampled in facts),
         skipped=skipped,
         sources={id: sources["recordings"][id] for id in skipped if id in items},
         hash=store.hash(),

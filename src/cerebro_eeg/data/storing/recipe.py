@@ -6,12 +6,13 @@ they are split and what is labelled. Reading, filtering and storing are the same
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NoReturn
 
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.reading.recording import Event, Recording
 from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.errors import RecordingError
 
 SplitUnit = Literal["subject", "recording", "trial", "none"]
 
@@ -32,6 +33,8 @@ class Item:
     """Mains frequency in Hz where the corpus knows it better than the recipe."""
     size: int = 0
     """Bytes of the source, for the estimate of time and disk."""
+    stated: tuple[Event, ...] | None = None
+    """The events that will be stored, where a table beside the file has them; None: they are in the file."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,8 @@ class Recipe:
     """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What was asked for beside the folder and changes what is found; a store keeps to it."""
+
+
+def refuse(code: str, message: str, policy: ChannelPolicy) -> NoReturn:
+    """``open`` of an item that cannot be used, with a code and a line bound to it: it is skipped, and stops nothing."""
+    raise RecordingError(code, message)

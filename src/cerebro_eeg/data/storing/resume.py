@@ -27,6 +27,8 @@ def check_same(store: Store, items: Mapping[str, Item]) -> None:
                 changes[f"other labels of task {task!r}"].append(record.id)
         if record.subject != item.subject:
             changes["another subject"].append(record.id)
+        if item.stated is not None and record.events != item.stated:
+            changes["other events"].append(record.id)
         if item.size and record.source_bytes != item.size:
             changes["another size of the source"].append(record.id)
     if changes:
