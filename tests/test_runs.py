@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from cerebro_eeg import Cerebro, MaskedCerebro
+from cerebro_eeg.cli import main
+from cerebro_eeg.commands import pretrain as commands
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order, in_order
 from cerebro_eeg.data.batching.windows import find_windows
@@ -29,7 +31,7 @@ from cerebro_eeg.runs.settings import choose
 from cerebro_eeg.runs.sources import pretrain_windows
 from cerebro_eeg.runs.splitting import find_splits, read_cut
 from cerebro_eeg.runs.training import fit_batch
-from cerebro_eeg.train import loop
+from cerebro_eeg.train import log, loop
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.log import read_lines
 from train_stores import MONTAGES, make_store
@@ -295,6 +297,99 @@ def test_a_signal_saves_and_exits_with_seven(folder, tmp_path, name):
         assert [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line] == list(range(1, 61))
 
 
+def test_pieces_and_threads_are_kept_however_often_a_run_goes_on(folder, tmp_path, monkeypatch):
+    save = loop.save
+    threads = torch.get_num_threads()
+
+    def stop(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save", stop)
+    quick = replace(ENGINE, save_minutes=1e-9)
+    for engine in (replace(quick, micro_batch=3, threads=1), quick, quick):
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, engine)
+        kept = RunFolder(tmp_path / "run").read()["engine"]
+        assert (kept["pieces"], kept["threads"]) == (4, 1)
+        torch.set_num_threads(threads)
+
+
+def test_new_parts_of_a_checkpoint_come_from_the_seed(folder, pretrained, tmp_path):
+    """A fine-tuned checkpoint has no head to reconstruct with; the same command must find the same one again."""
+    tuned = tune(folder, tmp_path / "tuned", pretrained, steps=2).trained[0].folder
+    choices = replace(CHOICES, steps=2)
+    first, again = (pretrain.pretrain([folder], tmp_path / "run", preset({}), choices, ENGINE, tuned) for _ in "ab")
+    assert first.sha256 == again.sha256
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_state(folder, tmp_path):
+    """A limit on the size of a file stands for the disk: safetensors then fails as it does on a full one."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
+        "from cerebro_eeg.cli import main; sys.exit(main())"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "pretrain",
+        str(folder),
+        "--preset",
+        "tiny",
+        "--seconds",
+        "1",
+        "--steps",
+        "2",
+    ]
+    command += ["--batch-size", "8", "--paper", "--device", "cpu", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 8, done.stderr
+    assert "make room" in done.stderr.splitlines()[-1]
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "metrics.jsonl", "run.json"]
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_no_steps_are_refused(folder, tmp_path, steps):
+    with pytest.raises(ConfigError, match=f"steps is {steps}"):
+        pretrain.pretrain([folder], tmp_path / "run", preset({}), replace(CHOICES, steps=steps), ENGINE)
+
+
+def test_what_the_checkpoint_decides_cannot_be_asked_for(folder, pretrained, tmp_path):
+    with pytest.raises(ConfigError, match=r"objective\.style cannot be changed with --from"):
+        commands.pretrain((folder,), out=tmp_path / "run", from_=pretrained, style="vitmae")
+
+
+def test_epochs_leave_the_schedule_of_the_file_alone(folder, tmp_path, monkeypatch):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"pretrain": {"max_epochs": 40, "warmup_epochs": 1}}))
+    seen = []
+
+    def look(stores, out, chosen, *_, **__):
+        seen.append(chosen.pretrain)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "pretrain", look)
+    for epochs in (20, 60):
+        with pytest.raises(KeyboardInterrupt):
+            commands.pretrain((folder,), out=tmp_path / "run", preset="tiny", config=file, epochs=epochs)
+    assert [(table.stop_epoch, table.max_epochs) for table in seen] == [(20, 40), (60, 60)]
+
+
+def test_every_run_has_an_identity_of_its_own(tmp_path):
+    """Folders of many runs are called seed-0; Weights & Biases would draw them as one."""
+    paths = [tmp_path / name / "seed-0" / "wandb-id" for name in ("a", "b")]
+    first, second = (log._identity(path) for path in paths)
+    assert first != second
+    assert log._identity(paths[0]) == first
+
+
+def test_of_several_processes_the_first_one_speaks(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["info", "tiny", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 # ---- fine-tuning ----------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +432,14 @@ def test_regression_answers_in_the_unit_of_its_targets(folder, store, tmp_path):
     with Loader([(store, windows)], threads=0) as loader, torch.no_grad():
         output = model(lay_out(loader.read(next(in_order([len(windows)], len(windows)))), "cpu"))
     np.testing.assert_allclose(output.numpy(), kept.output, rtol=1e-4)
+
+
+def test_a_probe_answers_in_the_unit_of_its_targets(folder, store, pretrained, tmp_path):
+    """What is reported, kept and saved is what scikit-learn's ridge was chosen by."""
+    found = tune(folder, tmp_path / "run", pretrained, task="level", freeze=True).trained[0]
+    tried = json.loads((found.folder / "probe.json").read_text())
+    assert found.validation == pytest.approx(tried["scores"][f"{tried['strength']:g}"], abs=1e-4)
+    assert abs(Predictions.load(found.folder / "validation.npz").output[:, 0].mean() - 102.5) < 2.5
 
 
 def test_folds_test_every_subject_once(folder, store, tmp_path):

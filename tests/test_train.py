@@ -86,8 +86,14 @@ def stores(tmp_path_factory):
 VARIANTS = {
     "simmim": {"choices": {"weights": [2, 1]}},
     "vitmae": {"objective": {"style": "vitmae", "decoder_depth": 1}, "model": {"attention": "standard"}},
-    "squares": {"model": {"attention": "two_axis"}},
+    "squares": {"model": {"attention": "two_axis", "patches": {"kind": "squares"}}},
+    "tuned": {"verb": "finetune", "choices": {"task": "alpha", "balanced": True}},
 }
+
+
+def run_of(root):
+    """The folder of the training itself: fine-tuning has one for each seed."""
+    return root / "seed-0" if (root / "seed-0").exists() else root
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +126,13 @@ def worlds(stores, tmp_path_factory):
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("kind", ["pieces", "ddp", "ddp-pieces", "fsdp"])
 def test_every_way_of_sharing_the_work_learns_the_same(worlds, name, kind):
-    one, other = losses(worlds / f"one-fp32-{name}"), losses(worlds / f"{kind}-fp32-{name}")
+    one, other = (losses(run_of(worlds / f"{k}-fp32-{name}")) for k in ("one", kind))
     assert len(one) == 20
     assert one[-1] < 0.9 * one[0]
     assert other == pytest.approx(one, rel=1e-6)
     for file in ("gradients.safetensors", "model.safetensors"):
-        found = load_file(worlds / f"{kind}-fp64-{name}" / file)
-        wanted = load_file(worlds / f"one-fp64-{name}" / file)
+        roots = [worlds / f"{k}-fp64-{name}" for k in (kind, "one")]
+        found, wanted = (load_file((root if file.startswith("grad") else run_of(root)) / file) for root in roots)
         assert found.keys() == wanted.keys()
         for key, value in wanted.items():
             assert value.dtype == torch.float64

@@ -31,7 +31,10 @@ def preset(job):
         batch_size=job.get("batch", 12), peak_lr=3e-3, warmup_epochs=1, max_epochs=4, stop_epoch=4
     )
     tuning = FinetuneConfig(batch_size=job.get("batch", 12), peak_lr=3e-3, warmup_epochs=1, epochs=4, drop_path=0.2)
-    model = replace(MODEL, **job.get("model", {}))
+    changes = dict(job.get("model", {}))
+    if "patches" in changes:
+        changes["patches"] = PatchConfig(**changes["patches"])
+    model = replace(MODEL, **changes)
     return Preset(model, ObjectiveConfig(**job.get("objective", {})), pretraining, tuning)
 
 

@@ -134,6 +134,8 @@ def _run(args: list[str], *, as_json: bool) -> int:
             return 0
         return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
     result = call()
+    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, the first one speaks
+        return getattr(result, "exit_code", 0)
     if as_json:
         import json
 

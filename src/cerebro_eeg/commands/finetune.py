@@ -147,11 +147,16 @@ def finetune(
     from cerebro_eeg.runs.engine import Engine
     from cerebro_eeg.runs.settings import choose
 
+    if patience < 1:
+        raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
+    if untrained != "error" and not freeze:
+        raise ConfigError("--untrained is for --freeze; full fine-tuning trains the rows of new electrodes")
     if seeds < 1 or seed < 0:
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
     flags = {
         "finetune.epochs": epochs,
-        "finetune.warmup_epochs": None if epochs is None else min(5, max(1, epochs // 2)),
+        "finetune.warmup_epochs": epochs
+        and min(choose(preset, config, {}, ()).finetune.warmup_epochs, max(1, epochs // 2)),
         "finetune.batch_size": batch_size,
         "finetune.peak_lr": lr,
     }

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from cerebro_eeg.commands.step_line import StepLine, write_page
-from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
 
@@ -103,7 +102,7 @@ def pretrain(
         attention: Where a token may look.
         style: Masked tokens in the encoder, or visible tokens only and a light decoder.
         patches: Samples, or a spectrogram cut into frames or squares.
-        epochs: Epochs to train; the cosine spans 100, as in the paper, unless --set pretrain.max_epochs says otherwise.
+        epochs: Epochs to train; the cosine spans max_epochs of preset and file, or these if they are more.
         steps: Steps to train, instead of epochs; the cosine then ends there.
         batch_size: Windows of a step, over all processes.
         lr: Learning rate after the warm-up.
@@ -142,11 +141,18 @@ def pretrain(
         "model.patches.kind": patches,
         "objective.style": style,
         "pretrain.stop_epoch": epochs,
-        "pretrain.max_epochs": None if epochs is None else max(epochs, PRESETS["small"].pretrain.max_epochs),
-        "pretrain.warmup_epochs": None if epochs is None else min(3, max(1, epochs // 2)),
+        "pretrain.max_epochs": epochs and max(epochs, choose(preset, config, {}, ()).pretrain.max_epochs),
+        "pretrain.warmup_epochs": epochs
+        and min(choose(preset, config, {}, ()).pretrain.warmup_epochs, max(1, epochs // 2)),
         "pretrain.batch_size": batch_size,
         "pretrain.peak_lr": lr,
     }
+    theirs = [name for name, value in flags.items() if value is not None] + [text.partition("=")[0] for text in set]
+    theirs = [name for name in theirs if name.startswith(("model.", "objective."))]
+    if from_ is not None and theirs:
+        raise ConfigError(
+            f"{', '.join(theirs)} cannot be changed with --from: model and objective are the checkpoint's; leave it out"
+        )
     chosen = choose(preset, config, flags, set)
     choices = runs.Choices(seed, seconds, stride, weights or None, without, steps, paper, rate)
     engine = Engine(

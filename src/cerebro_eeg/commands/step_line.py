@@ -45,3 +45,5 @@ def write_page(write: Callable[[], object], progress: Progress) -> None:
         write()
     except CerebroError as error:
         progress.say(f"no report.html: {error}")
+    except Exception as error:
+        progress.say(f"no report.html: {type(error).__name__}: {' '.join(str(error).split())}")

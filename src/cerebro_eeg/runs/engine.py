@@ -90,10 +90,8 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
 
 
 def prepare(engine: Engine, world: World, blocks: list[nn.Module]) -> None:
-    """Set threads, determinism and compilation, which must be before the first step."""
+    """Set kernels, determinism and compilation, which must be before the first step."""
     short_axis.choose("auto" if engine.kernels == "ours" else "stock")
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
     if engine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -3,8 +3,7 @@
 import contextlib
 import dataclasses
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +32,7 @@ from cerebro_eeg.runs.probing import fit_probe
 from cerebro_eeg.runs.seen import record
 from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
-from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, plan_length
+from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, mistakes, plan_length
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import World, at_rest, meet, put
@@ -60,6 +59,7 @@ class Choices:
     patience: int = 10
     """Epochs without a better validation score after which training stops."""
     steps: int | None = None
+    """Instead of epochs."""
     paper: bool = False
     rate: Literal["error", "as_is"] = "error"
     untrained: Untrained = "error"
@@ -105,9 +105,16 @@ def finetune(
 ) -> Finetuned:
     """Train for every seed and fold, from the weights of ``start``, or from new ones (None)."""
     folder = RunFolder(out)
-    with meet(engine.device, engine.strategy) as world, folder.held() if world.first else contextlib.nullcontext():
+    with (
+        mistakes(),
+        loop.stoppable(),
+        meet(engine.device, engine.strategy) as world,
+        folder.held() if world.first else contextlib.nullcontext(),
+    ):
         if not world.first:
             say, tell = lambda line: None, lambda report, steps, batch: None
+        if engine.threads is not None:
+            torch.set_num_threads(engine.threads)
         store = Store(store_folder)
         cut = read_cut(store, choices.task, choices.seconds, choices.stride, choices.labels)
         splits = list(find_splits(store, cut, choices.folds))
@@ -117,6 +124,8 @@ def finetune(
             folder.begin("finetune", settings, {"processes": world.size})
         world.wait()
         say(f"{choices.task}: {cut.kind}, {', '.join(cut.names)}; no {splits[0].unit} is in two splits")
+        for line in _notes(choices, start, whole.hash):
+            say(f"note: {line}")
         trained = []
         for split in splits:
             for seed in choices.seeds:
@@ -125,6 +134,16 @@ def finetune(
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
                 trained.append(_train(whole, split, seed, inside, say, tell))
         return Finetuned(out, splits[0].unit, tuple(trained), world.first)
+
+
+def _notes(choices: Choices, start: Path | None, hash: str) -> Iterator[str]:
+    """What a reader of the numbers should know."""
+    if start is None:
+        return
+    if choices.freeze and choices.solver == "exact" and len(choices.seeds) > 1:
+        yield "the exact probe draws nothing at random: all seeds give the same"
+    if any(source.sha256 == hash for source in hub.load(start)[0].training.data):
+        yield "the weights were pre-trained on this store, except what its pretrain split or --without left out"
 
 
 @dataclass(frozen=True)
@@ -160,6 +179,8 @@ def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, 
     """One training, or what came of it where it is done."""
     done = folder.path / "finished.json"
     if done.exists():
+        if whole.world.first:
+            _tidy(folder)
         return _read_finished(folder, split.name, seed)
     model = _model(whole, seed, split)
     for line in check_signal([whole.store], model.config, whole.choices.rate):
@@ -201,9 +222,13 @@ def _probe(
     )
     layer = model.final_layer
     assert isinstance(layer, nn.Linear)
+    weight_KD, bias_K = probe.weight_KD, probe.bias_K
+    if split.train.target is not None:  # as gradient steps would learn it; _finish goes back to the targets' unit
+        scaling = scaling_of(split.train)
+        weight_KD, bias_K = weight_KD / scaling.std_K[:, None], (bias_K - scaling.mean_K) / scaling.std_K
     with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(probe.weight_KD))
-        layer.bias.copy_(torch.from_numpy(probe.bias_K))
+        layer.weight.copy_(torch.from_numpy(weight_KD))
+        layer.bias.copy_(torch.from_numpy(bias_K))
     if world.first:
         write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
     return 0
@@ -235,7 +260,6 @@ def _fit(
     depth = config.depth
     layer_decay = table.layer_decay if whole.start is not None else 1.0  # new lower layers must learn as fast
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
-    best = folder.path / "best.safetensors"
 
     def after(run: loop.Run, step: int) -> tuple[dict[str, float], bool]:
         if split.validation is None or (step % length.an_epoch and step != length.steps):
@@ -250,7 +274,11 @@ def _fit(
             notes.update(best=score, best_step=step, best_epoch=epoch)
             tensors = gathered(model)
             if world.first:
-                checkpoint.save_tensors(best, tensors, model.header)
+                checkpoint.save_tensors(_best(folder, step), tensors, model.header)
+            loop.save(run)  # now the state names the new file, and the old one may go
+            for old in folder.path.glob("best-*.safetensors") if world.first else ():
+                if old != _best(folder, step):
+                    old.unlink(missing_ok=True)
         patient = epoch - notes["best_epoch"] < choices.patience
         return {"epoch": epoch, f"validation_{metric}": score}, not patient
 
@@ -272,7 +300,7 @@ def _fit(
         model.training_record = record(model.training_record, seen, [(store, windows)], [whole.hash], steps)
     tensors = gathered(model)
     if world.first and "best" in run.progress.notes:
-        tensors = checkpoint.read(best)[1]
+        tensors = checkpoint.read(_best(folder, run.progress.notes["best_step"]))[1]
     for name, value in at_rest(model).state_dict().items():
         put(world.share(tensors[name].to(world.device)), value)
     return run.progress.step
@@ -303,12 +331,21 @@ def _finish(
     if whole.world.first:
         checkpoint.save_tensors(folder.model, tensors, model.header)
         result = {"steps": steps, "metric": metric, "validation": score, "threshold": threshold}
-        for name in ("best.safetensors", "state.safetensors"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(folder.path / name)
         write_text(folder.path / "finished.json", json.dumps(result) + "\n")
+        _tidy(folder)
     whole.world.wait()
     return Trained(folder.path, split.name, seed, steps, metric, score, threshold)
+
+
+def _tidy(folder: RunFolder) -> None:
+    """Away with what only an unfinished training needs; after the mark, so that a kill between costs no training."""
+    for path in (folder.state, *folder.path.glob("best-*.safetensors")):
+        path.unlink(missing_ok=True)
+
+
+def _best(folder: RunFolder, step: int) -> Path:
+    """The weights that were the best on validation, after ``step`` steps."""
+    return folder.path / f"best-{step}.safetensors"
 
 
 def _read_finished(folder: RunFolder, fold: str, seed: int) -> Trained:

@@ -19,8 +19,8 @@ from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predicting import predict_windows, to_predictions
 from cerebro_eeg.train.distributed import World
 
-THRESHOLD = 0.5
-"""From which mean probability on a second belongs to a detected event."""
+WITHOUT_VALIDATION = 0.5
+"""From which probability on a second belongs to a detected event, where no validation chose it."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,30 @@ def assess(judge: Judge, training: Training, predictions: Predictions, *, write:
             raise ConfigError(f"--events needs a task with two classes; this one has {', '.join(predictions.names)}")
         positive = 1
     if positive is not None:
+        threshold = _event_threshold(training, positive)
         lines, durations = _lines(judge.store, predictions, positive)
         name = predictions.names[positive]
-        scored = seizures.score_events(lines, name, threshold=THRESHOLD, resamples=judge.resamples)
+        scored = seizures.score_events(lines, name, threshold=threshold, resamples=judge.resamples)
         found["events"] = scored.to_dict()
         for id, line in lines.items() if write else ():
             path = training.folder.path / "test-events" / f"{id}_events.tsv"
-            write_events(path, line.probability, THRESHOLD, durations[id])
+            write_events(path, line.probability, threshold, durations[id])
     return found
+
+
+def _event_threshold(training: Training, positive: int) -> float:
+    """From which probability on a second is detected: what separates the validation windows best (Youden's index)."""
+    from sklearn.metrics import roc_curve
+
+    path = training.folder.path / "validation.npz"
+    if not path.exists():
+        return WITHOUT_VALIDATION
+    found = Predictions.load(path)
+    truth = found.truth == positive
+    if truth.all() or not truth.any():
+        return WITHOUT_VALIDATION
+    false, true, thresholds = roc_curve(truth, found.output[:, positive], drop_intermediate=False)
+    return float(min(1.0, thresholds[int(np.argmax(true - false))]))
 
 
 def _lines(store: Store, predictions: Predictions, positive: int) -> tuple[dict[str, seizures.Line], dict[str, float]]:

@@ -21,7 +21,17 @@ from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.pretraining import MaskedTask, validate
 from cerebro_eeg.runs.seen import record
 from cerebro_eeg.runs.sources import check_signal, open_stores, pretrain_windows, signal_of
-from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, plan_length, signal_type
+from cerebro_eeg.runs.training import (
+    Plan,
+    Say,
+    Tell,
+    carry_out,
+    fit_batch,
+    gathered,
+    mistakes,
+    plan_length,
+    signal_type,
+)
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import World, meet
@@ -83,7 +93,12 @@ def pretrain(
 ) -> Pretrained:
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
     folder = RunFolder(out)
-    with meet(engine.device, engine.strategy) as world, folder.held() if world.first else contextlib.nullcontext():
+    with (
+        mistakes(),
+        loop.stoppable(),
+        meet(engine.device, engine.strategy) as world,
+        folder.held() if world.first else contextlib.nullcontext(),
+    ):
         if not world.first:
             say, tell = lambda line: None, lambda report, steps, batch: None
         return _pretrain(world, open_stores(folders), folder, preset, choices, engine, start, say, tell)
@@ -175,12 +190,11 @@ def _write(
 
 def _model(preset: Preset, seed: int, start: Path | None, signal: SignalConfig, say: Say) -> MaskedCerebro:
     """New weights, for a seed the same on every process; or those of a checkpoint, whose model config then holds."""
-    if start is None:
-        config = dataclasses.replace(preset.model, signal=signal)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return MaskedCerebro(config, preset.objective)
-    model = MaskedCerebro.from_pretrained(start)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if start is None:
+            return MaskedCerebro(dataclasses.replace(preset.model, signal=signal), preset.objective)
+        model = MaskedCerebro.from_pretrained(start)  # a checkpoint with another head gets new parts from the seed
     say(str(model.load_report))
     say("the model is the checkpoint's; the preset gives the hyper-parameters of training")
     return model

@@ -1,15 +1,17 @@
 """Training: what every training run shares: the batch size, the schedule, going on, logging, and its mistakes."""
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from cerebro_eeg.data.batching.sampler import Order
-from cerebro_eeg.errors import StoppedError, TrainingError
+from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
 from cerebro_eeg.model.encoder import Block, Stack
 from cerebro_eeg.runs import engine as engines
 from cerebro_eeg.runs.engine import Engine
@@ -66,7 +68,7 @@ def fit_batch(batch: int, windows: int, paper: bool, say: Say) -> int:
     power = 1 << max(0, (windows // STEPS_AN_EPOCH).bit_length() - 1)
     fitted = min(batch, max(SMALLEST, power))
     if fitted != batch:
-        say(f"batch size {fitted} instead of {batch:,}, so that an epoch has 20 steps (--paper keeps it)")
+        say(f"batch size {fitted} instead of {batch:,}: {windows // fitted} steps an epoch (--paper keeps it)")
     return fitted
 
 
@@ -74,6 +76,8 @@ def plan_length(
     order: Order, peak: float, floor: float, epochs: int, stop: int, warmup: int, steps: int | None
 ) -> Length:
     """The schedule over epochs or, where ``steps`` says so, over that many steps with the same share of warm-up."""
+    if steps is not None and steps < 1:
+        raise ConfigError(f"steps is {steps}; expected at least 1")
     an_epoch = order.steps(1)
     if steps is not None:
         return Length(steps, Schedule(peak, floor, round(steps * warmup / stop), steps), an_epoch)
@@ -83,12 +87,10 @@ def plan_length(
 def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: Say, tell: Tell) -> loop.Run:
     """Begin the run or go on with it, and train to the end; a signal ends it with a StoppedError."""
     precision = engines.choose_precision(engine, world.device)
-    pieces = plan.pieces
+    pieces, threads = world.gather(_kept(plan, folder, engine, world) if world.first else None)[0]
+    torch.set_num_threads(threads)
     if world.first:
-        before = folder.begin(plan.verb, plan.settings, engines.describe(engine, world, pieces, precision))
-        if before["processes"] == world.size and engine.micro_batch is None:
-            pieces = before["pieces"]
-    pieces = world.gather(pieces)[0]
+        folder.begin(plan.verb, plan.settings, engines.describe(engine, world, pieces, precision))
     model = plan.model.to(world.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
     for part in model.modules():
@@ -112,7 +114,7 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
     )
     if loop.resume(run):
         say(f"going on after step {run.progress.step:,} of {run.steps:,}")
-    log = Log(folder.path, run.progress.step, engine.loggers, folder.path.name) if world.first else None
+    log = Log(folder.path, run.progress.step, engine.loggers) if world.first else None
 
     def report(step: loop.Report) -> None:
         tell(step, run.steps, plan.batch)
@@ -125,10 +127,19 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
             log.write(step, **values)
         return finished
 
-    with log if log is not None else contextlib.nullcontext(), mistakes():
+    with log if log is not None else contextlib.nullcontext():
         if loop.train(run, report=report, after=after) == "stopped":
             raise StoppedError(f"stopped after step {run.progress.step:,} of {run.steps:,}; the same command goes on")
     return run
+
+
+def _kept(plan: Plan, folder: RunFolder, engine: Engine, world: World) -> tuple[int, int]:
+    """Pieces and threads: as asked for, or those that the run has so far, or what fits here."""
+    before: dict[str, Any] = folder.read()["engine"] if (folder.path / "run.json").exists() else {}
+    if before.get("processes") != world.size:
+        before = {}
+    pieces = plan.pieces if engine.micro_batch is not None else before.get("pieces", plan.pieces)
+    return pieces, engine.threads or before.get("threads") or torch.get_num_threads()
 
 
 def signal_type(precision: loop.Precision) -> torch.dtype:
@@ -146,13 +157,30 @@ def mistakes() -> Iterator[None]:
     """What goes wrong in the middle of a training, in one line each; the last state stays."""
     try:
         yield
+    except CerebroError:
+        raise
     except torch.OutOfMemoryError as error:
         raise TrainingError(f"out of memory on the device; {_LESS}") from error
+    except MemoryError as error:
+        raise TrainingError(f"out of memory; {_LESS}") from error
+    except SafetensorError as error:  # its way to say that the disk is full
+        raise TrainingError(
+            f"the state or weights cannot be written ({' '.join(str(error).split())}); the last state is intact: make "
+            "room, and the same command goes on"
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise TrainingError(
+                f"the run cannot be written ({error.strerror}); the last state is intact: make room, and the same "
+                "command goes on"
+            ) from error
+        raise
     except RuntimeError as error:
         text = " ".join(str(error).split())
         if isinstance(error, torch.distributed.DistBackendError) or any(word in text for word in _GONE):
             raise TrainingError(
-                f"another process of the run is gone ({text[:80]}); the last state is intact, the same command goes on"
+                f"another process of the run is gone, and says why if it could ({text.split('] ')[-1][:80]}); the last "
+                "state is intact, the same command goes on"
             ) from error
         if "allocate memory" in text or "not enough memory" in text:
             raise TrainingError(f"out of memory; {_LESS}") from error

@@ -3,6 +3,7 @@ Weights & Biases. A run that goes on cuts its file back to the step that its sta
 
 import json
 import math
+import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,9 +20,9 @@ class Log:
     A line is a step, or something that was measured after it: ``{"step": 12, "loss": 0.5, ...}``.
     """
 
-    def __init__(self, folder: Path, step: int, loggers: tuple[Logger, ...] = (), name: str = "run") -> None:
+    def __init__(self, folder: Path, step: int, loggers: tuple[Logger, ...] = ()) -> None:
         self._board: Any = _tensorboard(folder, step) if "tensorboard" in loggers else None
-        self._wandb: Any = _wandb(folder, name) if "wandb" in loggers else None
+        self._wandb: Any = _wandb(folder) if "wandb" in loggers else None
         path = folder / "metrics.jsonl"
         kept = [line for line in read_lines(path) if line["step"] <= step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
@@ -71,9 +72,18 @@ def _tensorboard(folder: Path, step: int) -> Any:
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
 
-def _wandb(folder: Path, name: str) -> Any:
+def _wandb(folder: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
         raise ConfigError("Weights & Biases is not installed; pip install wandb, or leave the logger out") from error
-    return wandb.init(project="cerebro-eeg", name=name, dir=str(folder), resume="allow", id=name)
+    return wandb.init(
+        project="cerebro-eeg", name=str(folder), dir=str(folder), resume="allow", id=_identity(folder / "wandb-id")
+    )
+
+
+def _identity(path: Path) -> str:
+    """An id for this run alone: folders of many runs are called seed-0, and one id would mix their curves."""
+    if not path.exists():
+        write_text(path, secrets.token_hex(8))
+    return path.read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.errors import TrainingError
+from cerebro_eeg.errors import StoppedError, TrainingError
 from cerebro_eeg.train import state
 from cerebro_eeg.train.distributed import World, syncing, whole
 from cerebro_eeg.train.optim import Schedule
@@ -189,6 +189,25 @@ def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
         f"step {run.progress.step + 1} is not a number: {where}; nothing was updated and the last state is intact. "
         "Lower the learning rate, or look at these windows"
     )
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Outside of the steps, too, the signals end a run in good order: what was saved is whole, the rest is undone."""
+    before: dict[signal.Signals, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedError("stopped between two steps; what was saved is whole, and the same command goes on")
+
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            if hasattr(signal, name):
+                before[signal.Signals[name]] = signal.signal(signal.Signals[name], stop)
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
 
 
 @contextlib.contextmanager
