@@ -353,7 +353,13 @@ def test_events_of_a_seizure_task(clinic, tmp_path):
     assert (events["name"], events["seizures"]) == ("seizure", 2)  # more than 90 s apart, because of the gap
     assert events["hours"] == pytest.approx(200 / 3600)  # what was lost is no time without alarms
     kept = Predictions.load(tmp_path / "run" / "seed-0" / "test.npz")
-    detected = (kept.output[:, 1] >= 0.5).any()
+    threshold = events["threshold"]
+    chosen = Predictions.load(tmp_path / "run" / "seed-0" / "validation.npz")
+    truth, probability = chosen.truth == 1, chosen.output[:, 1]
+    youden = [(probability[truth] >= t).mean() - (probability[~truth] >= t).mean() for t in probability]
+    best = (probability[truth] >= threshold).mean() - (probability[~truth] >= threshold).mean()
+    assert best == pytest.approx(max(0.0, *youden))  # what separates the validation windows best
+    detected = (kept.output[:, 1] >= threshold).any()
     rows = (tmp_path / "run" / "seed-0" / "test-events" / "rec3_events.tsv").read_text().splitlines()
     assert rows[1].split("\t")[2] == ("sz" if detected else "bckg")
     assert all(row.endswith("2000-01-01 00:00:00\t500.00") for row in rows[1:])
