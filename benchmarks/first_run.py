@@ -44,7 +44,9 @@ def pretrain_small(work: Path, steps: int, compiled: str) -> None:
 
 
 def _pretrain(store: Path, out: Path, steps: int, compiled: str):  # type: ignore[no-untyped-def]
-    return pretrain((store,), out=out, preset="small", stride=1.0, steps=steps, readers=8, compile=compiled)  # type: ignore[arg-type]
+    return pretrain(
+        (store,), out=out, preset="small", stride=1.0, steps=steps, readers=8, compile=compiled, kernels="ours"
+    )  # type: ignore[arg-type]
 
 
 def measure(work: Path) -> None:
@@ -89,6 +91,7 @@ def run_tasks(work: Path) -> None:
                 seeds=SEEDS,
                 readers=8,
                 compile="no",
+                kernels="ours",
                 **choices,  # type: ignore[arg-type]
             )
             print(trained.text(), flush=True)
