@@ -19,8 +19,8 @@ import pytest
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
 
-POINTS = ("fsync", "replace", "saved", "start")
-"""Before a flush, before a file takes its place, right after a save, right after a resume."""
+POINTS = ("fsync", "replace", "saved", "start", "log")
+"""Before a flush, before a file takes its place, right after a save, right after a resume, before a line is logged."""
 
 
 def job(verb, stores, out, start=None):
@@ -36,6 +36,7 @@ def train(spec, point, at):
     """What a child does: train, and die where it was told to."""
     import train_worker
     from cerebro_eeg.train import loop
+    from cerebro_eeg.train.log import Log
 
     seen = 0
 
@@ -56,6 +57,8 @@ def train(spec, point, at):
 
     if point in ("fsync", "replace"):
         before(os, point)
+    elif point == "log":
+        before(Log, "write")
     elif point == "start":
         before(loop, "_step")
     elif point == "saved":

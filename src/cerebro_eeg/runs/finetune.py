@@ -271,14 +271,14 @@ def _fit(
         notes = run.progress.notes
         epoch = -(-step // length.an_epoch)
         if score > notes.get("best", -np.inf):
-            notes.update(best=score, best_step=step, best_epoch=epoch)
+            named = notes.get("best_step", 0)  # what the state on disk names, so it stays until the next one is saved
+            notes.update(best=score, best_step=step, best_epoch=epoch, save=True)
             tensors = gathered(model)
             if world.first:
                 checkpoint.save_tensors(_best(folder, step), tensors, model.header)
-            loop.save(run)  # now the state names the new file, and the old one may go
-            for old in folder.path.glob("best-*.safetensors") if world.first else ():
-                if old != _best(folder, step):
-                    old.unlink(missing_ok=True)
+                for old in folder.path.glob("best-*.safetensors"):
+                    if old not in (_best(folder, step), _best(folder, named)):
+                        old.unlink(missing_ok=True)
         patient = epoch - notes["best_epoch"] < choices.patience
         return {"epoch": epoch, f"validation_{metric}": score}, not patient
 

@@ -96,7 +96,7 @@ def train(
     """Train until the last step, or until a signal; the state is saved at the end, at a signal and now and then.
 
     ``report`` is told of every step; ``after``, too, and says whether to stop for good (early stopping); what it keeps
-    must lie in ``run.progress.notes``.
+    must lie in ``run.progress.notes``, where "save" asks for the state to be saved now.
     """
     world = run.world
     saved = time.monotonic()
@@ -111,7 +111,9 @@ def train(
             report(Report(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
             if after is not None and after(run.progress.step):
                 run.progress.notes["finished"] = True
-            if flags[0] or flags[1] or run.progress.step == run.steps or run.progress.notes.get("finished"):
+            asked_for = run.progress.notes.pop("save", False)
+            done = run.progress.step == run.steps or run.progress.notes.get("finished")
+            if flags[0] or flags[1] or asked_for or done:
                 save(run)
                 saved = time.monotonic()
             if flags[0] and run.progress.step < run.steps:
