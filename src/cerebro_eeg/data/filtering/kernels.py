@@ -18,6 +18,7 @@ from cerebro_eeg.data.filtering.plan import FilterPlan, reach
 
 NEGLIGIBLE = 2e-5  # of the pass-band's gain
 LARGEST = 1 << 18  # native samples in a block, unless the filters need more
+GRID = 2.0**-28  # weights are whole multiples of it: what processors round otherwise in sines does not reach a store
 LADDER = 1.3  # from one size of block to the next smaller one, for short segments and ends
 
 
@@ -97,6 +98,7 @@ def kernel(plan: FilterPlan, size: int) -> Kernel:
     # would ring further than the margins of a block.
     beyond = np.abs(bins) > size // 2
     weights[beyond] *= 1 - (NEGLIGIBLE / np.maximum(np.abs(weights[beyond]), NEGLIGIBLE)) ** 4
+    weights = np.rint(weights / GRID) * GRID
     return Kernel(size, new_size, step(plan, size), _pieces(bins, weights, size, new_size))
 
 

@@ -31,7 +31,7 @@ class QualityMeter:
         turns = 2 * np.pi * np.arange(self._second) / sfreq
         lines = [line for line in MAINS if line < sfreq / 2]
         waves = [wave(line * turns) for line in lines for wave in (np.cos, np.sin)]
-        self._waves = np.array([np.ones(self._second), *waves], np.float32)
+        self._waves = np.array([np.ones(self._second), *waves])
         self._samples = 0
         self._missing, self._seconds, self._flat, self._mains, self._quiet, self._loud = np.zeros(
             (6, channels), np.int64
@@ -67,7 +67,8 @@ class QualityMeter:
         with np.errstate(all="ignore"):
             span = _along_time(np.maximum, seconds) - _along_time(np.minimum, seconds)
             finite = np.isfinite(span)
-            moved = seconds - seconds[:, :1]  # the first sample stands for the offset: what is left keeps its digits
+            # In float64: processors add in different orders, and no count may depend on that.
+            moved = np.subtract(seconds, seconds[:, :1], dtype=np.float64)
             sums = np.matmul(self._waves, moved)
             mean = sums[:, :1] / self._second
             power = np.matmul(self._waves[:1], np.square(moved))[:, 0] / self._second - np.square(mean[:, 0])
