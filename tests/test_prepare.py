@@ -786,7 +786,7 @@ def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
     assert "nothing to do: 5 recordings had been stored or skipped before" in shown
     assert cli.main([*again, "--key", "../key2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "key_check is" in line
+    assert "its ids were made with another key" in line
     assert CANARY not in line
 
 
@@ -826,6 +826,9 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
         "montages": {"2": 3, "3": 8},
         "mains": whole[1].mains,
         "upsampled": whole[1].upsampled,
+        "faults": {},
+        "copies": 0,
+        "labels_outside": 0,
         "skipped": {"channels": 1, "empty": 1, "format": 2, "rate": 1, "subject": 1, "unit": 1},
         "hash": whole[1].hash,
         "done": len(STORED) + len(SKIPPED),
@@ -860,6 +863,7 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
         (["neonate", ".", "--subject", "top"], 2, "recipe 'neonate' has no option --subject; it takes --legacy"),
         (["tueg", ".", "--events", "a", "b"], 2, "recipe 'tueg' has no option --events; it takes --exclude"),
         (["openeeg", "pack", "--map", "map.json"], 2, "openeeg keeps the corpus's own ids, so there is nothing to map"),
+        (["openeeg", "pack", "--key", "my.key"], 2, "openeeg keeps the corpus's own ids, so no key hides them"),
         (["folder", "edf", "--map", "store/map.json"], 2, "the map of ids would lie inside the store"),
         (["folder", "edf", "--key", "store/key"], 2, "the key would lie inside the store"),
         (["folder", "edf", "--map", "edf"], 3, "the map file has mode"),

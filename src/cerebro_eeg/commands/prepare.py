@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,12 @@ class PrepareResult:
     mains: dict[str, int]
     """Recordings by mains frequency in Hz, given or estimated."""
     upsampled: int
+    faults: dict[str, int]
+    """Recordings by what was wrong with the file and was mended or lived with."""
+    copies: int
+    """Recordings with the samples of another one."""
+    outside: int
+    """Recordings of which a label lies mostly in time that was not recorded."""
     skipped: dict[str, int]
     """Sources by reason."""
     hash: str
@@ -46,6 +53,9 @@ class PrepareResult:
             "montages": {str(channels): count for channels, count in self.montages.items()},
             "mains": self.mains,
             "upsampled": self.upsampled,
+            "faults": self.faults,
+            "copies": self.copies,
+            "labels_outside": self.outside,
             "skipped": self.skipped,
             **shown,
             "hash": self.hash,
@@ -67,6 +77,7 @@ class PrepareResult:
             f"  channels  {montages or 'none'}",
             f"  notch     {notch or 'none'}",
             *([f"  upsampled {counted(self.upsampled, 'recording')}"] if self.upsampled else []),
+            *self._to_look_at(),
             f"  hash      {self.hash}",
         ]
         if self.skipped:
@@ -74,6 +85,21 @@ class PrepareResult:
             lines.append(f"  skipped   {sum(self.skipped.values()):,}: {reasons} (skipped.csv in the store lists them)")
         lines += [f"    {code}  {name}" for name, code in (self.paths or {}).items()]
         return "\n".join(lines)
+
+    def _to_look_at(self) -> Iterator[str]:
+        if self.faults:
+            found = ", ".join(f"{code} {count:,}" for code, count in self.faults.items())
+            yield f"  faults    mended or lived with, in recordings: {found}"
+        if self.copies:
+            yield (
+                f"  copies    {counted(self.copies, 'recording')} with the samples of another: splits may share them; "
+                "remove the copies"
+            )
+        if self.outside:
+            yield (
+                f"  labels    of {counted(self.outside, 'recording')} lie mostly in time that was not recorded; are "
+                "they in seconds?"
+            )
 
 
 def prepare(
@@ -192,6 +218,7 @@ def prepare(
             retry=retry,
             key_file=key,
             map_file=map,
+            comparing=report.comparing,
             before=report.before,
             progress=report.progress,
         )
@@ -205,6 +232,9 @@ def prepare(
         montages=found.montages,
         mains=found.mains,
         upsampled=found.upsampled,
+        faults=found.faults,
+        copies=found.copies,
+        outside=found.outside,
         skipped=dict(sorted(Counter(found.skipped.values()).items())),
         hash=found.hash,
         done=report.done,

@@ -23,6 +23,12 @@ class PrepareReport:
         self._start = time.monotonic()
         self.done = 0
 
+    def comparing(self, count: int, size: int) -> None:
+        self._line.say(
+            f"{counted(count, 'stored recording')} {'has' if count == 1 else 'have'} a source that was copied or "
+            f"touched since; reading {in_bytes(size)} to see whether it is the same"
+        )
+
     def before(self, items: Sequence[Item], done_before: int) -> None:
         name, say = self._recipe.name, self._line.say
         if not self._recipe.tried_on_real_files:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
-from cerebro_eeg.data.storing.recipe import Recipe
+from cerebro_eeg.data.storing.recipe import Recipe, source_errors
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.schema import did_you_mean
 
@@ -39,7 +39,8 @@ def make_recipe(name: str, folder: Path, options: Mapping[str, object]) -> Recip
     if unknown:
         taken = f"it takes {', '.join('--' + option for option in known)}" if known else "it takes none of its own"
         raise ConfigError(f"recipe {name!r} has no option --{unknown[0]}; {taken}")
-    return function(folder, **options)
+    with source_errors():
+        return function(folder, **options)
 
 
 def options_of(name: str) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from cerebro_eeg.data.datasets.bids_sidecars import MISSING, Sidecars, open_bids, read_sidecars
 from cerebro_eeg.data.datasets.bids_tree import BidsFile, find_bids
-from cerebro_eeg.data.datasets.user_tables import WHOLE, check_unit, describe, read_rows, say_splits, split_of
+from cerebro_eeg.data.datasets.user_tables import check_unit, describe, read_rows, say_splits, split_of
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
-from cerebro_eeg.data.storing.stored import Interval, is_id
+from cerebro_eeg.data.storing.stored import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError
 
 _LEFT_OUT = ("derivatives", "sourcedata")
@@ -61,6 +61,8 @@ def bids(
         raise ConfigError("split was given, and nothing is labelled; splits belong to tasks: give label or events")
     notes = [f"{name} left out" for name in _LEFT_OUT if (folder / name).is_dir()]
     notes += [f"{strange} files that are no EEG by BIDS left out"] if strange else []
+    cased = [p for p in folder.iterdir() if p.name.casefold().startswith("sub-") and not p.name.startswith("sub-")]
+    notes += [f"{len(cased)} folders called sub- with capital letters left out: rename them"] if cased else []
     broken = [beside.broken for beside in sidecars.values() if beside.broken]
     notes += [f"{len(broken)} recordings will be skipped: {broken[0]}"] if broken else []
     torn = sum(map(_overlap_and_differ, (found.get("events", ()) for found in labels.values())))
@@ -93,6 +95,8 @@ def _find(
             beside.mains,
             file.size,
             beside.events,
+            file.files,
+            repr((sorted(beside.kinds.items()), sorted(beside.units.items()), beside.mains)),
         )
 
 

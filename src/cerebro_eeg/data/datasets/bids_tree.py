@@ -33,6 +33,7 @@ class BidsFile:
     folders: tuple[Path, ...]
     """From the top of the tree to the folder that holds it."""
     size: int
+    files: tuple[Path, ...]
 
     @property
     def task(self) -> str | None:
@@ -55,9 +56,11 @@ def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:
                 if extension not in EXTENSIONS or subject.name not in entities:
                     strange += 1
                     continue
-                size = sum(_size(eeg / f"{stem}{end}") for end in (extension, *_DATA[:2]))
+                beside = [eeg / f"{stem}{end}" for end in _DATA[:2]]
+                data = (path, *(file for file in beside if file.is_file()))
                 name = plain_name(path.relative_to(top))
-                found.append(BidsFile(path, name, plain_name(subject.name), entities, folders, size))
+                who, size = plain_name(subject.name), sum(map(_size, data))
+                found.append(BidsFile(path, name, who, entities, folders, size, data))
     return tuple(sorted(found, key=lambda file: file.name)), strange
 
 

@@ -9,7 +9,7 @@ that was met before is not entered again.
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from cerebro_eeg.data.reading.table import opened_table
 from cerebro_eeg.errors import InputError, RecordingError
 
 _TABLES = (".csv", ".txt", ".csv.gz", ".txt.gz")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz", ".rar")
 _SAME_STEM = (".vhdr", ".set", ".lay")  # their samples lie in other files of the same name
 _PART = re.compile(r"-\d+(?=\.fif(?:\.gz)?$)|(?<=_split-)\d+(?=_)", re.IGNORECASE)
 
@@ -34,6 +35,16 @@ class Source:
     """Its path below the tree, with slashes, in one spelling of Unicode: equal on every machine."""
     size: int
     """Bytes of all its files."""
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """Files of a tree that are no recording and belong to none, hidden ones aside."""
+
+    files: int
+    packed: int
+    """Those of them that may hold recordings and must be unpacked first."""
 
 
 def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, ...]:
@@ -46,10 +57,20 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, .
         for name, parts in sorted(_recordings(where, names).items()):
             path = where / name
             if other is None or path.resolve() != other:
-                found.append(Source(path, plain_name(path.relative_to(folder)), sum(map(_size, parts))))
+                name_below = plain_name(path.relative_to(folder))
+                found.append(Source(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))
+
+
+def passed_over(folder: Path, sources: Sequence[Source], leave_out: Path | None = None) -> PassedOver:
+    """What else is in a tree whose recordings these are."""
+    used = {file for source in sources for file in source.files}
+    other = leave_out.resolve() if leave_out is not None else None
+    paths = [where / name for where, names in _folders(folder) for name in names]
+    left = [path for path in paths if path not in used and not path.is_dir() and path.resolve() != other]
+    return PassedOver(len(left), sum(path.name.casefold().endswith(_PACKED) for path in left))
 
 
 def plain_name(relative: Path | str) -> str:
@@ -72,7 +93,10 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
             met.add((status.st_dev, status.st_ino))
             names = sorted(name for name in os.listdir(where) if not name.startswith("."))
         except OSError as error:
-            raise InputError(f"a folder of the source cannot be read ({type(error).__name__})") from None
+            raise InputError(
+                f"a folder of the source cannot be read: {error.strerror}; see that you may read all of it, or move "
+                "it away"
+            ) from None
         yield where, names
         inside = [where / name for name in names if not name.casefold().endswith(".mff")]
         waiting += [path for path in reversed(inside) if path.is_dir()]

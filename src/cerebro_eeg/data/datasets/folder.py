@@ -15,12 +15,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.data.datasets.file_tree import Source, find_sources
+from cerebro_eeg.data.datasets.file_tree import Source, find_sources, passed_over
 from cerebro_eeg.data.datasets.folder_table import TABLE, Table, check_label, read_labels
 from cerebro_eeg.data.datasets.user_tables import (
-    WHOLE,
     check_unit,
     describe,
+    say_classes,
     say_splits,
     split_of,
 )
@@ -28,7 +28,7 @@ from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.readers import open_recording
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.stored import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 
 Unit = Literal["subject", "recording", "trial", "none"]
@@ -73,8 +73,14 @@ def folder(
         notes.append(
             f"{len(sources) - len(found)} of {len(sources)} recordings are not labelled and are stored without"
         )
+    if task is not None and found:
+        notes.append(say_classes(task, found))
     if table.unused:
         notes.append(f"{table.unused} columns of the table are not used")
+    others = passed_over(folder, sources, labels)
+    if others.files:
+        packed = f", {others.packed} of them packed: unpack what holds EEG" if others.packed else ""
+        notes.append(f"{others.files} files that are no EEG by their suffix or columns passed over{packed}")
     tasks: dict[str, Task] = {task: described} if task is not None and described is not None else {}
     return Recipe(
         "folder",
@@ -99,6 +105,7 @@ def _find(
             {task: found[source.name] for task, found in labels.items() if source.name in found},
             events,
             size=source.size,
+            files=source.files,
         )
 
 

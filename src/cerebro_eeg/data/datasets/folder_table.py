@@ -7,18 +7,19 @@ Columns: ``file`` and any of ``subject``, ``split``, ``label``, ``start``, ``sto
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cerebro_eeg.data.datasets.file_tree import Source, plain_name
-from cerebro_eeg.data.datasets.user_tables import WHOLE, Row, read_number, read_rows
-from cerebro_eeg.data.storing.stored import Interval, is_id
+from cerebro_eeg.data.datasets.user_tables import Row, read_number, read_rows
+from cerebro_eeg.data.storing.stored import WHOLE, Interval, is_id
 from cerebro_eeg.errors import InputError
 
 TABLE = "the table of labels"
 _COLUMNS = ("file", "subject", "split", "label", "start", "stop", "target")
 _SPLITS = ("train", "val", "test")
+_MISSING = ("nan", "na", "n/a", "#n/a", "null")
 _TARGET = re.compile(r"target[0-9]*|target_[A-Za-z0-9_]+")
 
 
@@ -69,8 +70,9 @@ def read_labels(path: Path, sources: Sequence[Source]) -> Table:
             intervals[name].append((number, interval))
     if lost:
         raise InputError(
-            f"{len(lost)} rows of {TABLE} name no EEG file of the folder, first row {lost[0]}; expected the path below "
-            "the folder, of several files of a recording the one that is opened (.vhdr, .set, .lay, the first .fif)"
+            f"{len(lost)} rows of {TABLE} name no EEG file of the folder, first row {lost[0]}"
+            f"{_why(plain_name(rows[lost[0] - 1]['file']), names)}; expected the path below the folder, of several "
+            "files of a recording the one that is opened (.vhdr, .set, .lay, the first .fif)"
         )
     for found in intervals.values():
         _check_overlap(found)
@@ -84,6 +86,19 @@ def read_labels(path: Path, sources: Sequence[Source]) -> Table:
         has["label"] or bool(targets),
         len(others),
     )
+
+
+def _why(lost: str, names: Collection[str]) -> str:
+    """A guess why a name is not found, without repeating it: it may say who was recorded."""
+    if lost.startswith("/") or lost[1:3] == ":/":
+        return " (it begins at the root)"
+    if lost.casefold() in (name.casefold() for name in names):
+        return " (its case differs)"
+    if any(name.startswith(f"{lost}.") for name in names):
+        return " (its suffix is missing)"
+    if any(name.endswith(f"/{lost}") for name in names):
+        return " (its folders are missing)"
+    return ""
 
 
 def _interval(row: Row, targets: Sequence[str], number: int) -> Interval | None:
@@ -115,6 +130,8 @@ def _interval(row: Row, targets: Sequence[str], number: int) -> Interval | None:
 def check_label(text: str, where: str) -> str:
     if len(text) > 64 or not text.isprintable():
         raise InputError(f"the label {where} is no short text; expected the name of a class, at most 64 letters")
+    if text.casefold() in _MISSING:
+        raise InputError(f"the label {where} is {text}, which is no class; leave it blank where there is no label")
     return text
 
 

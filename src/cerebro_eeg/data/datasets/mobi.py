@@ -164,4 +164,5 @@ def _find(trials: dict[str, Path], task: str) -> Iterator[Item]:
             f"mobi_{subject}",
             Angles(path / "joints.txt", training, SPLITS[trial], task),
             size=sum((path / file).stat().st_size for file in _FILES),
+            files=tuple(path / file for file in _FILES),
         )

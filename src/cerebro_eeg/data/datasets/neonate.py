@@ -65,7 +65,8 @@ def fold_of(number: int) -> str:
 
 def _files(folder: Path) -> dict[int, Path]:
     """Recordings by number, in order."""
-    matches = [(_FILE.fullmatch(path.name), path) for path in folder.glob("eeg*.edf")]
+    there = list(folder.iterdir()) if folder.is_dir() else []  # glob would find nothing where a folder cannot be read
+    matches = [(_FILE.fullmatch(path.name), path) for path in there]
     files = {int(match[1]): path for match, path in matches if match is not None}
     if not files:
         raise InputError("no eeg1.edf ... eeg79.edf is there; give the folder with these and annotations_2017_A.csv")
@@ -145,6 +146,7 @@ def _find(files: dict[int, Path], consensus: dict[int, Marks], task: str) -> Ite
             f"neonate_{number}",
             {task: intervals},
             size=path.stat().st_size,
+            files=(path,),
         )
 
 

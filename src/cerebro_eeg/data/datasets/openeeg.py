@@ -139,6 +139,7 @@ def _find(folder: Path, rows: Table, tables: dict[str, Table]) -> Iterator[Item]
             {name: tuple(intervals) for name, intervals in labels[row["record"]].items()},
             events=None,
             size=path.stat().st_size if path.is_file() else 0,
+            files=(path,),
         )
 
 
@@ -194,7 +195,8 @@ def _targets(row: dict[str, str]) -> tuple[str, ...]:
 def _task_files(folder: Path) -> list[Path]:
     if not (folder / "index.csv").is_file():
         raise InputError("the folder has no index.csv; give a folder in the format of the open-EEG pack")
-    return sorted((folder / "tasks").glob("*.csv"))
+    tasks = folder / "tasks"
+    return sorted(path for path in tasks.iterdir() if path.suffix == ".csv") if tasks.is_dir() else []
 
 
 def _read_table(path: Path, columns: tuple[str, ...]) -> Table:

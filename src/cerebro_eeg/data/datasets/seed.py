@@ -139,7 +139,9 @@ class _Reader:
 
 def _sessions(folder: Path) -> dict[tuple[int, int], Path]:
     """Files by subject and session; sessions are numbered in the order of their dates."""
-    files = sorted(path for path in folder.glob("*.mat") if path.name != "label.mat" and path.name[0] != ".")
+    there = list(folder.iterdir()) if folder.is_dir() else []  # glob would find nothing where a folder cannot be read
+    mats = [path for path in there if path.suffix == ".mat" and path.name[0] != "."]
+    files = sorted(path for path in mats if path.name != "label.mat")
     matches = [(_SESSION.fullmatch(path.name), path) for path in files]
     strange = sum(match is None for match, _ in matches)
     if not files or strange:
@@ -204,6 +206,7 @@ def _find(sessions: dict[tuple[int, int], Path], emotions: tuple[str, ...], spli
             f"seed_{subject:02d}",
             {"emotion": intervals} if intervals else {},
             size=path.stat().st_size,
+            files=(path,),
         )
 
 

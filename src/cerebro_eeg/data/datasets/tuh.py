@@ -105,7 +105,7 @@ def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], L
         except RecordingError as error:
             opening = functools.partial(refuse, error.code, str(error))
         size = file.path.stat().st_size if file.path.is_file() else 0
-        yield Item(file.id, opening, file.subject, labels, size=size)
+        yield Item(file.id, opening, file.subject, labels, size=size, files=(file.path,))
 
 
 def _labelled(

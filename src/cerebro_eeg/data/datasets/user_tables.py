@@ -14,8 +14,7 @@ from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError
 
-WHOLE = 1e9
-"""Seconds: the end of a label that holds for a whole recording, whose length no table says."""
+_MOST = 12  # classes or splits that a line lists
 SECONDS = 5.0  # of a window, unless labelled intervals are shorter
 
 Row = dict[str, str]
@@ -28,13 +27,20 @@ def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) ->
             lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
     except UnicodeDecodeError:
         raise InputError(f"{what} is not UTF-8; save it as UTF-8") from None
-    except (OSError, csv.Error) as error:
-        raise InputError(f"{what} cannot be read ({type(error).__name__}); give a text table") from None
+    except csv.Error:
+        raise InputError(f"{what} cannot be read: a quote is not closed, or it is no text; give a text table") from None
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be read: {error.strerror}; name a file that is there and may be read"
+        ) from None
     lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]
     columns = tuple(lines[0]) if lines else ()
     if not set(needed) <= set(columns):
         other = next((name for name, mark in _SEPARATORS.items() if columns and mark in columns[0]), None)
+        cased = [name for name in needed if name not in columns and name in map(str.casefold, columns)]
         hint = f"its values are separated by {other}" if other else f"it has {len(columns)} columns"
+        if cased:
+            hint = f"it has {', '.join(cased)} with capital letters"
         expected = f"columns {', '.join(needed)}, separated by {_name(separator)}"
         raise InputError(f"{what} lacks what it needs: {hint}; expected {expected}")
     if len(set(columns)) < len(columns):
@@ -70,6 +76,8 @@ def read_number(text: str, where: str) -> float:
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The classes that these labels make: by value where all are whole numbers, else by the alphabet."""
     found = sorted(set(labels))
+    if len({" ".join(label.casefold().split()) for label in found}) < len(found):
+        raise InputError("two labels differ in case or blanks alone, such as Rest and rest; write each in one way")
     try:
         values = [float(label) for label in found]
     except ValueError:
@@ -99,6 +107,21 @@ def split_of(name: str) -> str:
     """Train, val or test, 60, 20 and 20 of 100, by the name alone: a subject who is added later moves no other."""
     place = int(hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) % 100
     return "train" if place < 60 else "val" if place < 80 else "test"
+
+
+def say_classes(task: str, intervals: Mapping[str, Collection[Interval]]) -> str:
+    """What is labelled, by class and by split, in recordings: a slip of the pen shows here, and not in training."""
+    found = [{(i.label, i.split) for i in labelled} for labelled in intervals.values()]
+    labels = Counter(label for pairs in found for label in {label for label, _ in pairs} if label is not None)
+    splits = Counter(split or "no split" for pairs in found for split in {split for _, split in pairs})
+    words = [f"task {task}"]
+    if labels:
+        words.append(f"{len(labels)} {'class' if len(labels) == 1 else 'classes'}")
+        words[-1] += f" ({', '.join(f'{name} {count}' for name, count in sorted(labels.items())[:_MOST])}"
+        words[-1] += ", ...)" if len(labels) > _MOST else ")"
+    if set(splits) != {"no split"}:
+        words.append("splits " + ", ".join(f"{name} {count}" for name, count in sorted(splits.items())[:_MOST]))
+    return ": ".join([words[0], "; ".join(words[1:])]) if words[1:] else words[0]
 
 
 def say_splits(units: Mapping[str, str], unit: str) -> str:

@@ -60,6 +60,8 @@ def do_task(task: Task, id: str, item: Item) -> Answer:
                 return Answer(do_one(task.job, writer, log, id, item))
     except CerebroError as error:
         return Answer(0, str(error))
+    except OSError as error:
+        return Answer(0, f"a Dask worker cannot read or write the store: {error.strerror}; what was stored is safe")
     except Exception as error:
         return Answer(0, f"a Dask worker failed ({type(error).__name__}); what was stored is safe")
 

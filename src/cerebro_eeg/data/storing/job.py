@@ -14,6 +14,7 @@ from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count
 from cerebro_eeg.data.filtering.quality_meter import measure
 from cerebro_eeg.data.reading.edf import late_faults
 from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.stored import Interval, is_id
 from cerebro_eeg.data.storing.writer import ShardWriter
@@ -51,6 +52,8 @@ class Job:
     folder: Path
     recipe: Recipe
     choices: Choices
+    seal: bytes | None = None
+    """What fingerprints of sources are made with; None: the store has none."""
 
 
 def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
@@ -105,6 +108,7 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
 
     The item's subject is the id that the store shows.
     """
+    before = _look(job, id, item)
     opened = item.open(job.recipe.policy)
     measured = measure(opened, job.choices.thresholds)
     columns = choose(opened.match.channels, measured, job.choices.thresholds, job.choices.quality)
@@ -131,7 +135,29 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
             faults=sorted({f.code for f in (*opened.faults, *late_faults(opened))} | _label_faults(labels, recording)),
             quality=count(measured, job.choices.thresholds),
             source_bytes=item.size,
+            source=_fingerprint(job, id, item, before),
         )
+
+
+def _look(job: Job, id: str, item: Item) -> str | None:
+    """The files before they are read; None where they cannot be seen: opening will say why."""
+    if job.seal is None or not item.files:
+        return None
+    try:
+        return fingerprint.look(job.seal, id, item.files, item.told)
+    except OSError:
+        return None
+
+
+def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
+    """Of the files that were just read, so most of their bytes are still in memory; empty where there is none."""
+    if job.seal is None or before is None:
+        return ""
+    found = fingerprint.take(job.seal, id, item.files, item.told)
+    after = fingerprint.look(job.seal, id, item.files, item.told)
+    if not before == after == fingerprint.halves(found)[0]:
+        raise RecordingError("changed", "the source was changed while it was read; it is tried again by the next run")
+    return found
 
 
 def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:

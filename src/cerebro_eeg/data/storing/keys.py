@@ -84,6 +84,14 @@ def _make_key(path: Path) -> None:
                 os.replace(draft, path)
 
 
+def seal(key: bytes | None) -> bytes:
+    """A key for the fingerprints of sources, which workers may have: it cannot be turned back into the user's.
+
+    Empty without a key, where a corpus is public and keeps its own ids.
+    """
+    return b"" if key is None else hmac.new(key, b"source", hashlib.sha256).digest()
+
+
 def key_check(key: bytes) -> str:
     """Tells whether two stores were made with one key, and nothing about it."""
     return make_id(key, "check", "cerebro-eeg")

@@ -6,43 +6,24 @@ divided. One bad file never stops the run.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cerebro_eeg.data.storing import keys
 from cerebro_eeg.data.storing.dask_workers import run_on_dask
 from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
 from cerebro_eeg.data.storing.private_map import add_to_map, read_map
-from cerebro_eeg.data.storing.recipe import Item, Recipe
-from cerebro_eeg.data.storing.resume import check_same
+from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
+from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.stored import is_id
+from cerebro_eeg.data.storing.subjects import warn_of_alike
+from cerebro_eeg.data.storing.summary import Prepared, summarise
 from cerebro_eeg.data.storing.workers import run_all
 from cerebro_eeg.errors import ConfigError, InputError
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What came of a preparation: what the store holds now, and how much of it was there before."""
-
-    recordings: int
-    hours: float
-    montages: dict[int, int]
-    """Recordings by number of channels."""
-    mains: dict[str, int]
-    """Recordings by mains frequency, given or estimated; "none" where none was found or filtered."""
-    upsampled: int
-    """Recordings whose rate was lower than the store's."""
-    skipped: dict[str, str]
-    """Reason by id."""
-    sources: dict[str, str] = field(repr=False)
-    """Names of the skipped sources by id; they may tell who was recorded, so show them only to who asks."""
-    hash: str
-    done_before: int
 
 
 def prepare(
@@ -56,6 +37,7 @@ def prepare(
     retry: bool = False,
     key_file: Path | None = None,
     map_file: Path | None = None,
+    comparing: Callable[[int, int], None] | None = None,
     before: Callable[[Sequence[Item], int], None] | None = None,
     progress: Callable[[int, int, int, int], None] | None = None,
 ) -> Prepared:
@@ -65,7 +47,8 @@ def prepare(
     what a disk or a network may be to blame for is always tried again. Ids are made with the key in ``key_file``, and
     ``map_file`` is told what they stand for.
 
-    ``before`` is told, before anything is read, the items to do and how many of the part are stored or skipped already;
+    ``comparing`` is told how many stored sources, of how many bytes, were touched since and must be read to compare.
+    ``before`` is told, before anything is prepared, the items to do and how many of the part were done before;
     ``progress`` is told (recordings done, recordings in all, bytes done, bytes in all) after each recording.
     """
     if not 1 <= part[0] <= part[1]:
@@ -76,12 +59,16 @@ def prepare(
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)
-    create_store(folder, recipe.name, settings(job, items.values()), None if key is None else keys.key_check(key))
+    check = None if key is None else keys.key_check(key)
+    info = create_store(folder, recipe.name, settings(job, items.values()), check)
+    job = replace(job, seal=keys.seal(key) if info.format > 1 else None)
     store = Store(folder)
     check_same(store, items)
+    part_ids = [id for id in items if _belongs(id, part)]
+    if job.seal is not None:
+        check_sources(store, {id: items[id] for id in part_ids}, job.seal, comparing)
     if map_file is not None:
         add_to_map(map_file, sources)
-    part_ids = [id for id in items if _belongs(id, part)]
     skipped = store.skipped()
     again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
     forget(folder, again)
@@ -100,18 +87,7 @@ def prepare(
     store = Store(folder)
     skipped = store.skipped()
     write_skipped(folder, skipped)
-    facts = [(len(r.channels), r.seconds, r.mains, r.upsampled) for r in store.recordings]  # one pass: it reads lines
-    return Prepared(
-        recordings=len(facts),
-        hours=sum(seconds for _, seconds, _, _ in facts) / 3600,
-        montages=dict(sorted(Counter(channels for channels, *_ in facts).items())),
-        mains=dict(sorted(Counter("none" if mains is None else f"{mains:g}" for _, _, mains, _ in facts).items())),
-        upsampled=sum(upsampled for *_, upsampled in facts),
-        skipped=skipped,
-        sources={id: sources["recordings"][id] for id in skipped if id in items},
-        hash=store.hash(),
-        done_before=done_before,
-    )
+    return summarise(store, skipped, sources["recordings"], done_before)
 
 
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:
@@ -119,6 +95,11 @@ def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | N
     if recipe.own_ids:
         if map_file is not None:
             raise ConfigError(f"{recipe.name} keeps the corpus's own ids, so there is nothing to map; leave --map out")
+        if key_file is not None:
+            raise ConfigError(
+                f"{recipe.name} keeps the corpus's own ids, so no key hides them; leave --key out, or use folder or "
+                "bids if its ids must be hidden"
+            )
         return None
     if map_file is not None:
         keys.check_outside(map_file, folder, "map of ids")
@@ -134,9 +115,11 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
     Ids are made here, so that no worker needs the key.
     """
     items: dict[str, Item] = {}
+    people: set[str] = set()
     sources: dict[str, dict[str, str]] = {"recordings": {}, "subjects": {}}
-    for item in recipe.find():
+    for item in _finding(recipe):
         id, subject = item.name, item.subject
+        people.update([] if subject is None else [subject])
         if key is not None:
             id = keys.make_id(key, "recording", item.name)
             subject = None if item.subject is None else keys.make_id(key, "subject", item.subject)
@@ -150,7 +133,13 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
             sources["subjects"][subject] = str(item.subject)
     if not items:
         raise InputError(f"{recipe.name} finds no recording there; check the folder")
+    warn_of_alike(people)
     return items, sources
+
+
+def _finding(recipe: Recipe) -> Iterator[Item]:
+    with source_errors():
+        yield from recipe.find()
 
 
 def _belongs(id: str, part: tuple[int, int]) -> bool:

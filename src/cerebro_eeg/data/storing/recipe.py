@@ -4,15 +4,17 @@ A recipe looks at names, tables and annotations, never at samples: it says which
 they are split and what is labelled. Reading, filtering and storing are the same for all of them (``prepare.py``).
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Recording
 from cerebro_eeg.data.storing.stored import Interval
-from cerebro_eeg.errors import RecordingError
+from cerebro_eeg.errors import InputError, RecordingError
 
 SplitUnit = Literal["subject", "recording", "trial", "none"]
 
@@ -35,6 +37,10 @@ class Item:
     """Bytes of the source, for the estimate of time and disk."""
     stated: tuple[Event, ...] | None = None
     """The events that will be stored, where a table beside the file has them; None: they are in the file."""
+    files: tuple[Path, ...] = ()
+    """The files (or folders of them) that the samples are in: a store notices when they are replaced by others."""
+    told: str = ""
+    """What tables beside the files tell of the samples and a store must notice the change of, in any form."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,18 @@ class Recipe:
     """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What was asked for beside the folder and changes what is found; a store keeps to it."""
+
+
+@contextlib.contextmanager
+def source_errors() -> Iterator[None]:
+    """What the system refuses while recordings are looked for, as one line; its own error would name a path."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"a file or folder of the source cannot be read: {error.strerror or type(error).__name__}; see that its "
+            "disk is there and that you may read all of it, then start again"
+        ) from None
 
 
 def refuse(code: str, message: str, policy: ChannelPolicy) -> NoReturn:

@@ -5,18 +5,23 @@ file that was replaced would show in the new recordings only. That is refused in
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
+from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 
 _SHOWN = 3
 
+Changes = dict[str, list[str]]
+"""Ids by what has changed."""
+
 
 def check_same(store: Store, items: Mapping[str, Item]) -> None:
     """Refuse to go on where labels, subjects, sizes or the list of sources differ from what was stored."""
-    changes: dict[str, list[str]] = defaultdict(list)  # ids by what has changed
+    changes: Changes = defaultdict(list)
     for record in store.recordings:
         item = items.get(record.id)
         if item is None:
@@ -32,11 +37,46 @@ def check_same(store: Store, items: Mapping[str, Item]) -> None:
         if item.size and record.source_bytes != item.size:
             changes["another size of the source"].append(record.id)
     if changes:
-        listed = "; ".join(
-            f"{what} ({len(ids):,}: {', '.join(ids[:_SHOWN])}{', ...' if len(ids) > _SHOWN else ''})"
-            for what, ids in changes.items()
-        )
-        raise ConfigError(
-            f"what the store holds differs from what would be stored now: {listed}; give it the files, tables and "
-            "options that it was made with, or prepare into another folder"
-        )
+        _refuse(changes)
+
+
+def check_sources(
+    store: Store, items: Mapping[str, Item], seal: bytes, comparing: Callable[[int, int], None] | None = None
+) -> None:
+    """Refuse to go on where the source of one of these recordings has other bytes than the one that was stored.
+
+    Only sources whose sizes or times have changed are read; ``comparing`` is told how many, and their bytes.
+    """
+    touched: dict[str, str] = {}  # what the content was, by id
+    changes: Changes = defaultdict(list)
+    for record in store.recordings:
+        item, known = items.get(record.id), store.fingerprint(record.id)
+        if item is None or not item.files or not known:
+            continue
+        look, content = fingerprint.halves(known)
+        try:
+            if fingerprint.look(seal, record.id, item.files, item.told) != look:
+                touched[record.id] = content
+        except OSError:
+            changes["the source cannot be read any more"].append(record.id)
+    if touched and comparing is not None:
+        comparing(len(touched), sum(items[id].size for id in touched))
+    for id, content in touched.items():
+        try:
+            if fingerprint.content(seal, id, items[id].files, items[id].told) != content:
+                changes["another source in the place of the one that was stored"].append(id)
+        except OSError:
+            changes["the source cannot be read any more"].append(id)
+    if changes:
+        _refuse(changes)
+
+
+def _refuse(changes: Mapping[str, list[str]]) -> NoReturn:
+    listed = "; ".join(
+        f"{what} ({len(ids):,}: {', '.join(ids[:_SHOWN])}{', ...' if len(ids) > _SHOWN else ''})"
+        for what, ids in changes.items()
+    )
+    raise ConfigError(
+        f"what the store holds differs from what would be stored now: {listed}; give it the files, tables and "
+        "options that it was made with, or prepare into another folder"
+    )

@@ -143,6 +143,10 @@ class Store:
                 f"{', ...' if len(wrong) > 5 else ''}); restore their shards from a copy, or prepare anew"
             )
 
+    def fingerprint(self, id: str) -> str:
+        """Of the source of a recording; empty where none was taken."""
+        return self._entries[self.number(id)].source
+
     def skipped(self) -> dict[str, str]:
         """Reason by id of the sources that are not in the store."""
         with disk_errors("read"):

@@ -7,6 +7,7 @@ whether two stores have ids made with the same private key, and nothing about th
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.files import write_text
 
-FORMAT = 1
+FORMAT = 2
+"""2 since lines may have the fingerprint of a source. Stores of format 1 are read and gone on with, without any."""
+_READ = (1, FORMAT)
 NAME = "store.json"
 
 
@@ -29,6 +32,9 @@ class StoreInfo:
     settings: dict[str, Any]
     key_check: str | None
     """None where ids are the corpus's own."""
+    format: int = FORMAT
+    transforms: str | None = None
+    """Who computed the Fourier transforms of the filters ("SciPy 1.17"): other versions round differently."""
 
 
 def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_check: str | None = None) -> StoreInfo:
@@ -40,7 +46,7 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
         plain = json.loads(json.dumps(settings, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings of a store must be JSON values ({error})") from None
-    asked = StoreInfo(dataset, plain, key_check)
+    asked = StoreInfo(dataset, plain, key_check, transforms=_transforms())
     with disk_errors():
         if not (folder / NAME).exists():
             _publish(folder, asked)
@@ -50,6 +56,12 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
         raise ConfigError(
             f"the store was made with other settings: {'; '.join(differences)}; ask for the same, or prepare into "
             "another folder"
+        )
+    if found.transforms not in (None, asked.transforms):
+        warnings.warn(
+            f"the store was begun with {found.transforms} and goes on with {asked.transforms}, which rounds some "
+            "samples differently: the store's hash will be that of neither version alone",
+            stacklevel=2,
         )
     return found
 
@@ -66,19 +78,21 @@ def read_info(folder: Path) -> StoreInfo:
     try:
         values = json.loads(data)
         version = values["format"]
-        if version == FORMAT:
-            return StoreInfo(str(values["dataset"]), dict(values["settings"]), values["key_check"])
+        if version in _READ:
+            fields = str(values["dataset"]), dict(values["settings"]), values["key_check"], int(version)
+            return StoreInfo(*fields, values.get("transforms"))
     except (ValueError, TypeError, KeyError):
         raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
     raise StoreError(
-        f"the store has format {shown(version)}, this version reads {FORMAT}; use the version that made it, or prepare "
-        "anew"
+        f"the store has format {shown(version)}, this version reads {' and '.join(map(str, _READ))}; use the version "
+        "that made it, or prepare anew"
     )
 
 
 def _publish(folder: Path, info: StoreInfo) -> None:
     """Put store.json in place unless it is there, never over another one."""
-    text = json.dumps({"format": FORMAT, **_fields(info)}, indent=2, sort_keys=True) + "\n"
+    fields = {"format": FORMAT, "transforms": info.transforms, **_fields(info)}
+    text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
     draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
     write_text(draft, text)
     try:
@@ -90,6 +104,12 @@ def _publish(folder: Path, info: StoreInfo) -> None:
             write_text(folder / NAME, text)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _transforms() -> str:
+    import scipy
+
+    return "SciPy " + ".".join(scipy.__version__.split(".")[:2])
 
 
 def _fields(info: StoreInfo) -> dict[str, Any]:
@@ -106,5 +126,7 @@ def _differences(where: str, old: Any, new: Any) -> Iterator[str]:
                 yield f"{path} is {have} in the store, {ask} was asked for"
             else:
                 yield from _differences(path, old[name], new[name])
+    elif where == "key_check" and old != new:
+        yield "its ids were made with another key (give --key the file that it was made with)"
     elif old != new or isinstance(old, bool) != isinstance(new, bool):
         yield f"{where} is {shown(old)} in the store, {shown(new)} was asked for"

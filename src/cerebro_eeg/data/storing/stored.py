@@ -2,7 +2,7 @@
 
 No path, no date and no free text: ids, canonical channel names, numbers, one-word codes, and the labels and event names
 that a recipe or the user has listed. A line is written in one canonical form, so equal recordings have equal bytes; its
-checksum tells a damaged line from a good one, and offsets stay outside what is hashed.
+checksum tells a damaged line from a good one. Offsets and the fingerprint of the source stay outside what is hashed.
 """
 
 import json
@@ -17,11 +17,13 @@ from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.schema import from_dict, to_dict
 
+WHOLE = 1e9
+"""Seconds: the end of a label that holds for a whole recording, whose length no table says."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+@-]{0,199}")  # no slash: an id is not a path; no comma: it stands in a CSV
 _CODE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _HEAD = re.compile(
     rb'\{"crc":"([0-9a-f]{8})","id":"([^"\\]+)","offset":([0-9]{1,18}),"channels":([0-9]{1,9}),"samples":([0-9]{1,18}),'
-    rb'"recording":'
+    rb'(?:"source":"([0-9a-f.]+)",)?"recording":'
 )
 _CHECKED_FROM = len(b'{"crc":"00000000",')
 
@@ -99,6 +101,8 @@ class Entry(NamedTuple):
     offset: int
     channels: int
     samples: int
+    source: str
+    """The fingerprint of the source (``fingerprint.py``); empty where none was taken."""
     body: bytes
     """The recording as canonical JSON."""
 
@@ -147,14 +151,15 @@ def check(record: StoredRecording) -> StoredRecording:
     return record
 
 
-def to_line(record: StoredRecording, offset: int) -> bytes:
+def to_line(record: StoredRecording, offset: int, source: str = "") -> bytes:
     """The line that commits a recording whose samples begin at byte ``offset`` of the shard.
 
     What an index needs comes first, so that a store opens without decoding the rest.
     """
     body = json.dumps(to_dict(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
     head = f'"id":"{record.id}","offset":{offset},"channels":{len(record.channels)},"samples":{record.samples}'
-    rest = f'{head},"recording":{body}}}'.encode()
+    mark = f',"source":"{source}"' if source else ""
+    rest = f'{head}{mark},"recording":{body}}}'.encode()
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
 
@@ -163,7 +168,8 @@ def split_line(line: bytes) -> Entry | None:
     head = _HEAD.match(line)
     if head is None or int(head[1], 16) != zlib.crc32(line[_CHECKED_FROM:]):
         return None
-    return Entry(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), line[head.end() : -1])
+    source = (head[6] or b"").decode()
+    return Entry(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
 
 
 def decode(entry: Entry) -> StoredRecording:

@@ -49,6 +49,8 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
             return
         except BrokenProcessPool:
             left = [pair for pair in left if pair[0] not in done]
+        except OSError as error:  # what a worker meets is skipped or a StoreError: this is of the processes themselves
+            raise _no_processes(error) from None
         told = finished(job.folder)  # a worker may have died between the end of its work and saying so
         yield from (item.size for id, item in left if id in told)
         left = [pair for pair in left if pair[0] not in told]
@@ -66,6 +68,8 @@ def in_own_process(function: Callable[..., T], *args: object) -> T | None:
             return future.result()
         except BrokenProcessPool:
             return None
+        except OSError as error:
+            raise _no_processes(error) from None
 
 
 def finished(folder: Path) -> set[str]:
@@ -151,6 +155,13 @@ def _fresh(job: Job, name: str) -> ProcessPoolExecutor:
     except BrokenProcessPool as error:
         raise StoreError("worker processes die before they begin; what was stored is safe: try --workers 0") from error
     return pool
+
+
+def _no_processes(error: OSError) -> StoreError:
+    return StoreError(
+        f"worker processes cannot be started: {error.strerror or type(error).__name__}; what was stored is safe: try "
+        "fewer --workers, or 0"
+    )
 
 
 def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:

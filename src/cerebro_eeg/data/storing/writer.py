@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.storing.fingerprint import is_fingerprint
 from cerebro_eeg.data.storing.scale import ScaleSample
 from cerebro_eeg.data.storing.shards import claim, disk_errors, read_shard, shard_names, sync_folder, write_all
 from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, check, to_line
@@ -36,7 +37,9 @@ class ShardWriter:
     def __init__(self, folder: Path, writer: str, *, shard_bytes: int = SHARD_BYTES, lock: bool = True) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", writer):
             raise ConfigError(f"a writer is named by letters, digits, - and _, got {writer!r}")
-        if not (folder / "store.json").is_file():
+        with disk_errors("read"):
+            there = (folder / "store.json").is_file()
+        if not there:
             raise StoreError("there is no store here to write to: store.json is missing; make it with create_store")
         self._folder, self._writer, self._shard_bytes = folder, writer, shard_bytes
         self._pid = os.getpid()
@@ -119,8 +122,8 @@ class ShardWriter:
         _point("between-cuts", self._writer)
         os.ftruncate(self._payload, self._payload_end)
 
-    def _commit(self, record: StoredRecording, end: int) -> None:
-        line = to_line(record, self._payload_end)
+    def _commit(self, record: StoredRecording, end: int, source: str) -> None:
+        line = to_line(record, self._payload_end, source)
         with self._writing():
             _point("after-payload", record.id)
             os.fsync(self._payload)
@@ -199,8 +202,14 @@ class Draft:
         faults: Sequence[str] = (),
         quality: Mapping[str, int] | None = None,
         source_bytes: int = 0,
+        source: str = "",
     ) -> StoredRecording:
-        """Make it part of the store. ``quality`` counts are added to those of the samples that became gaps."""
+        """Make it part of the store. ``quality`` counts are added to those of the samples that became gaps.
+
+        ``source`` is the fingerprint of the source, if one was taken.
+        """
+        if source and not is_fingerprint(source):
+            raise InputError("source is no fingerprint; expected what fingerprint.take gives, or nothing")
         if not self._open:
             raise InputError("a recording is committed once, inside its block")
         if not self._samples:
@@ -227,7 +236,7 @@ class Draft:
             )
         )
         self._open = False
-        self._writer._commit(record, self._end)
+        self._writer._commit(record, self._end, source)
         return record
 
     def _put(self, rows: NDArray[np.floating], ahead: int) -> None:
