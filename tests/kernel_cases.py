@@ -1,7 +1,7 @@
-"""What the kernels of short-axis attention must compute; run on a GPU, or on the CPU by Triton's interpreter.
+"""What the kernels of attention and of GELU must compute; run on a GPU, or on the CPU by Triton's interpreter.
 
 Not collected by itself: ``test_kernels.py`` runs it in a process of its own with TRITON_INTERPRET=1 (which must be set
-before Triton loads), and on a GPU calls :func:`check`.
+before Triton loads), and on a GPU calls :func:`check` and :func:`check_gelu`.
 """
 
 import math
@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.model import gelu, short_axis
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 HALF = torch.float16  # the interpreter computes bfloat16 wrongly
@@ -64,6 +64,46 @@ def check(counts, tokens, heads, dim, dtype, *, across, real=None, keys=None, q=
         error = (ours.double().cpu() - truth).norm() / truth.norm().clamp_min(1e-3)
         assert error <= BOUND[dtype], f"relative error {error:.1e}"
     return found, d_found
+
+
+def check_gelu(rows, width, hidden, dtype, *, bias=True, device="cpu"):
+    """Output and gradients of a linear layer with GELU against float64 autograd; some inputs are very large."""
+    torch.manual_seed(rows)
+    given = [torch.randn(rows, 3, width), torch.randn(hidden, width) * 2 / width**0.5, torch.randn(hidden)]
+    given[0][::5] *= 30
+    given = [x.to(dtype) for x in given[: 3 if bias else 2]]
+    d_out = torch.randn(rows, 3, hidden).to(dtype)
+    exact_in = [x.double().requires_grad_() for x in given]
+    before = torch.nn.functional.linear(*exact_in)
+    exact = torch.nn.functional.gelu(before)
+    wanted = [exact, *torch.autograd.grad(exact, exact_in, d_out.double())]
+    found_in = [x.to(device).requires_grad_() for x in given]
+    found, kept = gelu.linear_gelu_op(*found_in, *([] if bias else [None]))
+    found_all = [found, *torch.autograd.grad(found, found_in, d_out.to(device))]
+    for a, b in zip(found_all, wanted, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == dtype
+        assert torch.isfinite(a).all()
+        assert (a.cpu().double() - b).norm() <= BOUND[dtype] * b.norm()
+    # Value by value, from the very input that GELU had: no more than rounding.
+    exact = torch.nn.functional.gelu(kept.cpu().double())
+    room = {torch.float32: 4e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    assert ((gelu.gelu(kept.detach()).cpu().double() - exact).abs() <= room * exact.abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+@pytest.mark.parametrize(
+    ("rows", "width", "hidden", "bias"), [(1, 8, 16, True), (50, 24, 100, True), (90, 16, 300, False)]
+)
+def test_gelu(rows, width, hidden, bias, dtype):
+    check_gelu(rows, width, hidden, dtype, bias=bias)
+
+
+def test_gelu_of_nothing():
+    x, w = torch.randn(0, 3, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
+    out, _ = gelu.linear_gelu_op(x, w, None)
+    assert out.shape == (0, 3, 16)
+    assert torch.autograd.grad(out, w, out)[0].abs().sum() == 0
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def test_into_a_store_and_out_as_windows(tree, tmp_path):
     assert assert_disjoint(windows) == "subject"
     assert [event.name for record in Store(store).recordings for event in record.events] == ["spike"]
     everything = b"".join(path.read_bytes() for path in store.iterdir() if path.suffix != ".bin")
-    for word in (b"anna", b"bert", b"rest", b"edf", b"hello", str(tree).encode()):
+    for word in (b"anna", b"bert", b"rest", b".edf", b"hello", str(tree).encode()):
         assert word not in everything
     again = folder(tree, labels=table, events=("spike",))
     assert prepare(again, store, workers=0, key_file=tmp_path / "key").done_before == 5

@@ -1,4 +1,4 @@
-"""Short-axis attention: the kernels on Triton's interpreter and on a GPU, the operator, and the rule that chooses."""
+"""Short-axis attention and GELU: the kernels on Triton's interpreter and on a GPU, the operators, and their rules."""
 
 import os
 import subprocess
@@ -10,16 +10,15 @@ import torch
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.model import gelu, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import check
+from kernel_cases import check, check_gelu
 
 
 @pytest.fixture(autouse=True)
 def ours():
-    """By the rule: without asking, attention is stock."""
-    assert short_axis._choice == "stock"
+    """By the rule, whatever ran before."""
     with short_axis.use("auto"):
         yield
 
@@ -57,9 +56,33 @@ def test_the_rule():
     assert not suits(65, 64, torch.float32)
     assert not suits(20, 16, torch.float64)
     assert not short_axis.suits(torch.zeros(4, 5, 96), 2, 5)
-    with short_axis.use("stock"):
-        assert not suits(20)
+    for choice in ("stock", "stock attention"):
+        with short_axis.use(choice):
+            assert not suits(20)
     assert suits(20)
+
+
+def test_the_rule_of_gelu():
+    """CPU, float32, stock kernels, and a layer that somebody watches or has replaced take torch's way."""
+
+    class Given:
+        is_cuda = True
+
+        def __init__(self, dtype: torch.dtype) -> None:
+            self.dtype = dtype
+
+    half, linear = Given(torch.bfloat16), torch.nn.Linear(4, 8)
+    assert gelu.suits(half, linear)
+    assert gelu.suits(Given(torch.float16), linear)
+    assert not gelu.suits(Given(torch.float32), linear)
+    assert not gelu.suits(torch.zeros(2, 4, dtype=torch.bfloat16), linear)
+    with short_axis.use("stock attention"):
+        assert gelu.suits(half, linear)
+    with short_axis.use("stock"):
+        assert not gelu.suits(half, linear)
+    assert not gelu.suits(half, torch.nn.Sequential(linear))
+    linear.register_forward_hook(lambda module, given, found: None)
+    assert not gelu.suits(half, linear)
 
 
 def test_tiles_hold_the_axis_and_change_only_with_powers_of_two():
@@ -82,6 +105,9 @@ def test_the_operator_is_sound():
     qkv = torch.randn(0, 5, 96, requires_grad=True)
     arguments = (qkv, 2, True, 3, torch.tensor([0, 0]), None, None)
     torch.library.opcheck(short_axis.attend, arguments)
+    x, weight, bias = torch.randn(0, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True), torch.randn(16)
+    torch.library.opcheck(gelu.linear_gelu_op, (x, weight, bias))
+    torch.library.opcheck(gelu.gelu, (x.detach(),))
 
 
 @pytest.mark.gpu
@@ -111,6 +137,13 @@ def test_cuda_short_axes(length, dim, dtype):
 def test_cuda_longer_axes(length, dim):
     check([length, length - 50], 2, 2, dim, torch.bfloat16, across=True, device="cuda")
     check([3], length, 2, dim, torch.float16, across=False, device="cuda", q=7.0, k=-7.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 64, 256), (700, 192, 768), (33, 100, 400)])
+def test_cuda_gelu(rows, width, hidden, dtype):
+    check_gelu(rows, width, hidden, dtype, device="cuda")
 
 
 @pytest.mark.gpu

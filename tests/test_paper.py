@@ -12,6 +12,7 @@ from cerebro_eeg import costs
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import PRESETS, ModelConfig, ObjectiveConfig, PatchConfig, preset
 from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, BottleneckAttention, TwoAxisAttention
 from cerebro_eeg.model.cerebro import Cerebro
@@ -152,7 +153,7 @@ def test_complexity_in_stored_scores(kind, rows, patches):
     """What a softmax of the running module produces, by size, against the closed form and the loops."""
     config = small(attention=kind)
     for layer in (1, 2):
-        with _CountSoftmax() as seen:
+        with short_axis.use("stock"), _CountSoftmax() as seen:
             MAKERS[kind](config, layer)(torch.randn(rows, patches, config.width), Layout.uniform(1, rows))
         expected = costs.attention_cost(config, layer, rows, patches)[2]
         assert seen.elements == expected == ref.count_scores(kind, rows, patches, config.heads, layer)
@@ -257,7 +258,7 @@ def test_vitmae_encodes_visible_tokens_only_and_dropping_equals_hiding():
     hidden = model.encoder.run(model.encoder.tokens(patches), patches.layout, ~masked)
     torch.testing.assert_close(dropped[~masked], hidden[~masked], rtol=1e-12, atol=1e-12)
     seen = []
-    model.encoder.blocks[0].register_forward_hook(lambda module, args, out: seen.append(out.shape))
+    model.encoder.blocks[0].register_forward_hook(lambda module, args, out: seen.append(out[0].shape))
     model(batch, noise)
     assert seen[0][:2] == (int((~masked).sum()), 1)
 

@@ -12,7 +12,7 @@ from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Block, Encoder
+from cerebro_eeg.model.encoder import Block, Encoder, joined
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
@@ -96,7 +96,7 @@ def test_jacobian_of_a_block_is_zero_exactly_where_it_must_not_look(kind, layer)
     block = randomized(Block(config, layer))
     layout = Layout.uniform(windows, channels)
     x = torch.randn(windows * channels, patches, config.width, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda x: block(x, layout), x, vectorize=True)
+    jacobian = torch.autograd.functional.jacobian(lambda x: joined(*block(x, None, layout)), x, vectorize=True)
     reach = jacobian.abs().amax((2, 5)).reshape(windows, channels, patches, windows, channels, patches)
     for b, c, n, b2, c2, n2 in np.ndindex(reach.shape):
         allowed = b == b2 and (MAY_LOOK[kind, layer](c, n, c2, n2) or (c, n) == (c2, n2))
@@ -186,7 +186,7 @@ def test_standard_block_is_torch_transformer_encoder_layer(norm):
     theirs.norm1.load_state_dict(block.norm1.state_dict())
     theirs.norm2.load_state_dict(block.norm2.state_dict())
     x = torch.randn(6, 5, config.width, dtype=torch.float64, requires_grad=True)
-    found = block(x, Layout.uniform(2, 3))
+    found = joined(*block(x, None, Layout.uniform(2, 3)))
     torch.testing.assert_close(found, theirs(x.reshape(2, 15, -1)).reshape(found.shape), rtol=1e-12, atol=1e-12)
 
 
@@ -420,7 +420,7 @@ def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
     model = randomized(Cerebro(config=small(depth=4)))
     batch = to_batch(*make_windows([2], 40))
     seen = []
-    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(out))
+    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(joined(*out)))
     inner = model.encode(batch, layer=2).x_RND
     torch.testing.assert_close(inner, seen[0])
     with torch.no_grad():

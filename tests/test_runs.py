@@ -247,7 +247,7 @@ def test_loggers_get_what_the_file_gets(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch 2.11's compiler asks, and mutes it with a filter
+@pytest.mark.filterwarnings("default")  # torch 2.11's compiler warns of itself
 def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch):
     """In deterministic mode, with bf16 and compiled blocks, as a user would have it."""
     engine = Engine(device="cuda", deterministic=True, readers=2)

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Protocol, TextIO
+from typing import Annotated, Any, Protocol, TextIO
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError
@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "evaluate": ("cerebro_eeg.commands.evaluate:evaluate", "score the test split of a fine-tuned run, once"),
     "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
     "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),
+    "bench": ("cerebro_eeg.commands.bench:bench", "how fast this is here, against the best rivals"),
 }
 
 HELP = """\
@@ -98,7 +99,10 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(f"error: {error}", error.exit_code, debug)
     except OSError as error:
         _silence_stdout()  # it may be stdout itself, a full disk say: do not fail again at exit
-        return _fail(f"error: {error.strerror or error}", 1, debug)
+        reason = error.strerror or type(error).__name__
+        return _fail(
+            f"error: a file could not be read or written: {reason}; run again with --debug to see which", 1, debug
+        )
     except Exception as error:  # its words may quote a path or a header, so they are for --debug alone
         hint = "run again with --debug for the traceback, and please report it"
         return _fail(f"internal error: {type(error).__name__} ({hint})", 1, debug)
@@ -151,7 +155,9 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
 
     module, _, name = VERBS[verb][0].partition(":")
     function = getattr(import_module(module), name)
-    config = [tyro.conf.FlagCreatePairsOff]
+    config: list[Any] = [tyro.conf.FlagCreatePairsOff]
+    # Where a verb takes one of several sets of options (bench), its name and its flags stand without a prefix.
+    config += [tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs]
     if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
         config.append(tyro.conf.PositionalMetavarFromFieldName)
 

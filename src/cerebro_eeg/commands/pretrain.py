@@ -74,7 +74,7 @@ def pretrain(
     precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
     micro_batch: int | None = None,
     compile: Literal["auto", "yes", "no"] = "auto",
-    kernels: Literal["stock", "ours"] = "stock",
+    kernels: Literal["ours", "stock"] = "ours",
     recompute: bool = False,
     deterministic: bool = False,
     threads: int | None = None,
@@ -120,7 +120,7 @@ def pretrain(
         precision: Of the arithmetic; auto is bf16 on a GPU that has it.
         micro_batch: Windows that a process computes at once; otherwise what fits into memory.
         compile: Compile the blocks; auto does so on a GPU.
-        kernels: Of attention on a GPU; ours are faster, new, and tried on an H200 only.
+        kernels: On a GPU: ours for attention and GELU, tried on an H200 only, or torch's alone.
         recompute: Gradient checkpointing: less memory, more time.
         deterministic: Bitwise equal repetitions on a GPU, too.
         threads: Of a process on the CPU.

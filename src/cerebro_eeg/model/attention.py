@@ -20,7 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.model import short_axis, short_axis_cpu
+from cerebro_eeg.model.cpu import linear
 
 Axis = Literal["channels", "time", "all"]
 
@@ -40,7 +41,7 @@ class AxisAttention(nn.Module):
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
         """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
-        return self.out(attend(self.qkv(x_RND), layout, self.axis, self.heads, keys_RN))
+        return linear(self.out, attend(linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN))
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}, heads={self.heads}"
@@ -57,9 +58,9 @@ class TwoAxisAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        channels_RND = attend(self.qkv(x_RND), layout, "channels", self.heads, keys_RN)
-        time_RND = attend(self.qkv_time(x_RND), layout, "time", self.heads, keys_RN)
-        return self.out((channels_RND + time_RND) / 2)
+        channels_RND = attend(linear(self.qkv, x_RND), layout, "channels", self.heads, keys_RN)
+        time_RND = attend(linear(self.qkv_time, x_RND), layout, "time", self.heads, keys_RN)
+        return linear(self.out, (channels_RND + time_RND) / 2)
 
 
 class BottleneckAttention(nn.Module):
@@ -76,7 +77,7 @@ class BottleneckAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        q_RNHE, k_RNHE, v_RNHE = self.qkv(x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q_RNHE, k_RNHE, v_RNHE = linear(self.qkv, x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
         keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
         if layout.real_R is not None:
             keep_RN = keep_RN & layout.real_R[:, None]
@@ -91,7 +92,7 @@ class BottleneckAttention(nn.Module):
         v_BHNV = a_BHCE.flatten(2)[:, :, None].expand(-1, -1, tokens, -1)
         out_BHNV = scaled_dot_product(q_BHNE, k_BHNE, v_BHNV, keep_BCN.any(1))
         out_BCNHE = out_BHNV.unflatten(-1, (layout.width, a_BHCE.shape[-1])).permute(0, 3, 2, 1, 4)
-        return self.out(layout.rows(out_BCNHE).flatten(2))
+        return linear(self.out, layout.rows(out_BCNHE).flatten(2))
 
 
 def make_alternating(config: ModelConfig, layer: int) -> nn.Module:
@@ -112,9 +113,13 @@ KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], nn.Module]] = {
 def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Tensor | None = None) -> Tensor:
     """Multi-head attention along ``axis`` with packed q, k, v of width 3 D; gives (R, N, D)."""
     tokens = qkv_RND.shape[1]
-    if axis != "all" and short_axis.suits(qkv_RND, heads, tokens if axis == "time" else layout.width):
+    length = tokens if axis == "time" else layout.width
+    if axis != "all" and short_axis.suits(qkv_RND, heads, length):
         first_B = _first(layout) if axis == "channels" else None
         return short_axis.attend(qkv_RND, heads, axis == "channels", layout.width, first_B, layout.real_R, keys_RN)
+    unmasked = keys_RN is None and (axis == "time" or (axis == "channels" and layout.present_BC is None))
+    if unmasked and short_axis.ours_for_attention() and short_axis_cpu.suits(qkv_RND, heads, length):
+        return short_axis_cpu.attend(qkv_RND, heads, axis == "channels", layout.width)
     qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
     if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)

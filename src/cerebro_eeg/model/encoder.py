@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import KINDS
+from cerebro_eeg.model.gelu import linear_gelu
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 
@@ -46,11 +48,15 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.gelu(self.up(x)))
+        return cpu.linear(self.down, linear_gelu(x, self.up))
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with a residual connection and a LayerNorm."""
+    """Attention and MLP, each with a residual connection and a LayerNorm.
+
+    With pre-norm a block leaves its last addition to the one after it: there it is one pass over memory with the norm,
+    also where every block is compiled on its own.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -61,17 +67,32 @@ class Block(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(
-        self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None, keep_2B: Tensor | None = None
-    ) -> Tensor:
-        """``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with."""
+        self,
+        x_RND: Tensor,
+        late_RND: Tensor | None,
+        layout: Layout,
+        keys_RN: Tensor | None = None,
+        keep_2B: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens, and what has yet to be added to them, as they came in and as they go out.
+
+        ``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with.
+        """
         # No branch gets a name: it would live on, and inference would need more memory.
+        x_RND = joined(x_RND, late_RND)
         x_RND = x_RND + _scaled(self._attended(x_RND, layout, keys_RN), layout, keep_2B, 0)
-        x_RND = x_RND if self.pre else self.norm1(x_RND)
-        x_RND = x_RND + _scaled(self.mlp(self.norm2(x_RND) if self.pre else x_RND), layout, keep_2B, 1)
-        return x_RND if self.pre else self.norm2(x_RND)
+        if self.pre:
+            return x_RND, _scaled(self.mlp(self.norm2(x_RND)), layout, keep_2B, 1)
+        x_RND = self.norm1(x_RND)
+        return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
         return _without_pads(self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN), layout)
+
+
+def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
+    """Tokens with what has yet to be added to them."""
+    return x_RND if late_RND is None else x_RND + late_RND
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
@@ -115,15 +136,37 @@ class Stack(nn.Module):
         """
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         blocks = list(self.blocks)[:layer]
+        if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
+            return cpu.by_pieces(lambda piece_RND, its: self._through(blocks, piece_RND, its), x_RND, layout)
+        return self._through(blocks, x_RND, layout, keys_RN, keep_K2B)
+
+    def _through(
+        self,
+        blocks: list[nn.Module],
+        x_RND: Tensor,
+        layout: Layout,
+        keys_RN: Tensor | None = None,
+        keep_K2B: Tensor | None = None,
+    ) -> Tensor:
+        late_RND: Tensor | None = None
         for i, block in enumerate(blocks):
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
-                x_RND = checkpoint(block, x_RND, layout, keys_RN, keep_2B, use_reentrant=False)
+                x_RND, late_RND = checkpoint(block, x_RND, late_RND, layout, keys_RN, keep_2B, use_reentrant=False)
             else:
-                x_RND = block(x_RND, layout, keys_RN, keep_2B)
-        if len(blocks) == len(self.blocks):
-            x_RND = self.norm(x_RND)
-        return _without_pads(x_RND, layout)
+                x_RND, late_RND = block(x_RND, late_RND, layout, keys_RN, keep_2B)
+        return self.finish(x_RND, late_RND, layout, len(blocks) == len(self.blocks))
+
+    def finish(self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, last: bool) -> Tensor:
+        """What comes after the blocks: their last addition, the last norm behind all of them, and no pads."""
+        x_RND = joined(x_RND, late_RND)
+        return _without_pads(self.norm(x_RND) if last else x_RND, layout)
+
+    def compile_parts(self, dynamic: bool | None = True) -> None:
+        """Compile each part on its own: quick to start, because all blocks share one compilation."""
+        for block in self.blocks:
+            block.compile(dynamic=dynamic)
+        self.finish = torch.compile(self.finish, dynamic=dynamic)  # type: ignore[method-assign]
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
         """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
@@ -173,9 +216,14 @@ class Encoder(Stack):
         x_RND = self.run(self.tokens(patches, masked_RN), patches.layout, None, noise_K2B, layer)
         return Tokens(x_RND, patches.layout)
 
+    def compile_parts(self, dynamic: bool | None = True) -> None:
+        """The tokens, too."""
+        super().compile_parts(dynamic)
+        self.tokens = torch.compile(self.tokens, dynamic=dynamic)  # type: ignore[method-assign]
+
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        x_RND = self.embed(patches.values_RNL.to(self.embed.weight.dtype))
+        x_RND = cpu.linear(self.embed, patches.values_RNL.to(self.embed.weight.dtype))
         if masked_RN is not None:
             x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)

@@ -1,9 +1,10 @@
 """Attention along one short axis of the token grid, as an operator of torch: when it is used and with which tiles.
 
-On CUDA, where they are asked for, the kernels of ``kernels.py`` read packed q, k, v in place, with a count of rows for
-every window instead of masks. Everything else takes the stock path of ``attention.py``; :func:`suits` is the rule. The
-operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves every mixture of windows, and it can
-be captured in a CUDA graph. Tiles come from a rule, never from timing: the same shapes take the same code on every run.
+On CUDA, unless stock ones are asked for, the kernels of ``kernels.py`` read packed q, k, v in place, with a count of
+rows for every window instead of masks. Everything else takes the stock path of ``attention.py``; :func:`suits` is the
+rule. The operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves every mixture of windows,
+and it can be captured in a CUDA graph. Tiles come from a rule, never from timing: the same shapes take the same code
+on every run.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows.
 """
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor
 
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
-Choice = Literal["auto", "stock"]
-_choice: Choice = "stock"  # until the tests of the kernels have all passed on a GPU
+Choice = Literal["auto", "stock attention", "stock"]
+_choice: Choice = "auto"
 
 
 def choose(choice: Choice) -> None:
-    """Attention by the rule from now on, or stock kernels everywhere."""
+    """Kernels by the rules from now on, or torch's for attention, or torch's for everything."""
     global _choice
     _choice = choice
 
@@ -38,13 +39,23 @@ def use(choice: Choice) -> Iterator[None]:
         choose(before)
 
 
+def ours() -> bool:
+    """Whether kernels of our own are asked for, here and in ``gelu.py``."""
+    return _choice != "stock"
+
+
+def ours_for_attention() -> bool:
+    """Whether attention may take kernels of our own."""
+    return _choice == "auto"
+
+
 def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
     """Whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both.
     """
-    if not qkv_RND.is_cuda or _choice == "stock" or qkv_RND.dtype not in _TYPES:
+    if not qkv_RND.is_cuda or not ours_for_attention() or qkv_RND.dtype not in _TYPES:
         return False
     dim = qkv_RND.shape[-1] // (3 * heads)
     if qkv_RND.dtype == torch.float32:

@@ -15,6 +15,7 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
+from cerebro_eeg.model.encoder import Stack
 from cerebro_eeg.schema import require, settle
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
@@ -39,8 +40,8 @@ class Engine:
     """Windows that a process computes at once; none: what fits into its memory."""
     compile: bool | None = None
     """Compile each block; none: on a GPU."""
-    kernels: Literal["stock", "ours"] = "stock"
-    """Of attention along a short axis, on a GPU; ours are faster, new, and tried on an H200 only."""
+    kernels: Literal["ours", "stock"] = "ours"
+    """On a GPU: ours for attention along a short axis and GELU, measured on an H200 only, or torch's alone."""
     recompute: bool = False
     """Gradient checkpointing: less memory, a third more time."""
     deterministic: bool = False
@@ -89,15 +90,17 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
     return min(-(-most // micro), batch // world.size)
 
 
-def prepare(engine: Engine, world: World, blocks: list[nn.Module]) -> None:
-    """Set kernels, determinism and compilation, which must be before the first step."""
+def prepare(engine: Engine, world: World, model: nn.Module) -> None:
+    """Set kernels, determinism, checkpointing and compilation, which must be before the first step."""
     short_axis.choose("auto" if engine.kernels == "ours" else "stock")
     if engine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if engine.compile if engine.compile is not None else world.device.type == "cuda":
-        for block in blocks:
-            block.compile(dynamic=True)
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.recompute = engine.recompute
+            if engine.compile if engine.compile is not None else world.device.type == "cuda":
+                part.compile_parts()
 
 
 def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
-from cerebro_eeg.model.encoder import Block, Stack
+from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.runs import engine as engines
 from cerebro_eeg.runs.engine import Engine
 from cerebro_eeg.runs.folder import RunFolder
@@ -93,10 +93,7 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
         folder.begin(plan.verb, plan.settings, engines.describe(engine, world, pieces, precision))
     model = plan.model.to(world.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
-    for part in model.modules():
-        if isinstance(part, Stack):
-            part.recompute = engine.recompute
-    engines.prepare(engine, world, blocks)
+    engines.prepare(engine, world, model)
     wrapped = wrap(model, blocks, world).train()
     optimizer = adamw(model, plan.groups, plan.betas, fused=world.device.type == "cuda")
     run = loop.Run(

@@ -1,0 +1,99 @@
+"""Latency: one window through the encoder, from the call to the answer: eager, compiled, and as a replayed CUDA graph.
+
+Launches are what a small model waits for on a GPU, so the clock is the host's. Every rival has a warm device and the
+same window; a rival is a line in ``make_rivals``.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.models import Rival, chosen, dtype_of, many_graphs, noise, samples_of
+from cerebro_eeg.bench.options import Latency
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.config import preset
+from cerebro_eeg.model.encoder import Encoder
+
+COLUMNS: dict[str, str | None] = {"preset": "", "rival": "", "ms": ".3f", "spread": ".0%", "eager_over": ".2fx"}
+
+
+def run(options: Latency, say: Callable[[str], None]) -> list[Table]:
+    """One row for each size and rival."""
+    device = choose_device(options.device, "latency")
+    many_graphs()
+    rows = Rows(COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    for name in options.presets:
+        rivals, failing = make_rivals(options, name, device)
+        turns = take_turns(rivals, options.rounds, step_clock(device), warm=5)
+        failing |= turns.failing
+        failures += [(f"{rival}, {name}", error) for rival, error in failing.items()]
+        for rival in [*rivals, *(found for found in failing if found not in rivals)]:
+            timing = turns.timings.get(rival)
+            found: list[Cell] = [None, None] if timing is None else [1e3 * timing.seconds, timing.spread]
+            rows.append([name, rival, *found, turns.times("eager", rival)])
+    names = list(dict.fromkeys(str(row[1]) for row in rows))
+    series = [
+        Series(
+            rival,
+            [str(row[0]) for row in rows if row[1] == rival],
+            [row[2] if isinstance(row[2], float) else None for row in rows if row[1] == rival],
+        )
+        for rival in names
+    ]
+    title = f"One window, {options.channels} channels x {options.seconds:g} s, {options.precision}: latency"
+    panels = [Panel("ms", "", series)]
+    return [Table("latency", title, COLUMNS, rows, panels, failing_notes(failures))]
+
+
+def make_rivals(options: Latency, name: str, device: torch.device) -> tuple[dict[str, Call], dict[str, str]]:
+    """What takes turns, and what could not be made."""
+    samples = samples_of(preset(name).model, options.seconds)
+    batch = noise(1, options.channels, samples, device)
+    dtype = dtype_of(options.precision)
+    rival = Rival("alternating", "ours")
+
+    def one(encoder: Encoder) -> Call:
+        return lambda: features(encoder, batch, dtype)
+
+    rivals: dict[str, Call] = {"eager": one(rival.encoder(name, samples, device))}
+    if not options.eager:
+        encoder = rival.encoder(name, samples, device)
+        encoder.compile_parts(dynamic=False)
+        rivals["compiled"] = one(encoder)
+    failing = {}
+    for eager in list(rivals):
+        graph = f"{eager}, CUDA graph"
+        try:
+            rivals[graph] = captured(rivals[eager], device)
+        except Exception as error:
+            failing[graph] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return rivals, failing
+
+
+def features(encoder: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
+    """What ``Cerebro.embed`` computes for a window."""
+    # Weights that autocast has cast may not be kept from one call to the next inside of a captured graph.
+    autocast = torch.autocast(batch.signal_RT.device.type, dtype, dtype != torch.float32, cache_enabled=False)
+    with torch.no_grad(), chosen("ours"), autocast:
+        return encoder(batch).per_window()
+
+
+def captured(call: Call, device: torch.device) -> Call:
+    """The kernels that a call launches, recorded once; what comes back launches all of them at once."""
+    if device.type != "cuda":
+        raise RuntimeError("CUDA graphs need a CUDA device")
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay

@@ -1,0 +1,121 @@
+"""What windows with different numbers of channels cost in a training step, by the way they are batched.
+
+One batch of windows with 18 to 36 channels, as TUEG has them, in four forms: padded to 64 as the paper does, padded to
+the widest window, packed rows (ours), and, as the yardstick, a uniform batch with nearly as many tokens. Forward and
+backward of the masked objective by our kernels, bf16, blocks compiled for any mixture; compared per real token.
+"""
+
+import random
+from collections.abc import Callable
+
+import torch
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noise, samples_of
+from cerebro_eeg.bench.options import Mixed
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model.masked import MaskedCerebro
+
+COLUMNS: dict[str, str | None] = {
+    "preset": "",
+    "form": "",
+    "windows": "",
+    "real_rows": "",
+    "ms": ".2f",
+    "spread": ".1%",
+    "per_token": ".3fx",
+    "padded_over": ".2fx",
+}
+FORMS = ("packed", "padded to widest", "padded", "uniform")
+
+
+def run(options: Mixed, say: Callable[[str], None]) -> list[Table]:
+    """One row for each size and form."""
+    device = choose_device(options.device, "mixed")
+    if len(options.windows) != len(options.presets):
+        raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
+    if not options.least <= options.most <= options.pad:
+        raise ConfigError(f"--least {options.least}, --most {options.most} and --pad {options.pad} must not fall")
+    many_graphs()
+    rows = Rows(COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    for name, windows in zip(options.presets, options.windows, strict=True):
+        forms, real = make_forms(options, windows, samples_of(config_of(name), options.seconds), device)
+        torch.manual_seed(0)
+        model = MaskedCerebro(config_of(name)).to(device)
+        if not options.eager:
+            model.encoder.compile_parts(dynamic=True)
+        calls = {form: make_step(model, batch) for form, batch in forms.items()}
+        turns = take_turns(calls, options.rounds, step_clock(device), warm=3)
+        failures += [(f"{form}, {name}", error) for form, error in turns.failing.items()]
+        for form in FORMS:
+            timing, yardstick = turns.timings.get(form), turns.timings.get("uniform")
+            found: list[Cell] = [name, form, windows, real[form]]
+            if timing is None:
+                rows.append([*found, None, None, None, None])
+                continue
+            uniform = None if yardstick is None else yardstick.seconds / real["uniform"]
+            per_token = None if uniform is None else timing.seconds / real[form] / uniform
+            found += [1e3 * timing.seconds, timing.spread, per_token, turns.times("padded", form)]
+            rows.append(found)
+        del model, calls
+    return [table(options, rows, failures)]
+
+
+def make_forms(
+    options: Mixed, windows: int, samples: int, device: torch.device
+) -> tuple[dict[str, Batch], dict[str, int]]:
+    """The same mixture of windows in every form, and its real rows."""
+    rng = random.Random(0)
+    counts = [rng.randint(options.least, options.most) for _ in range(windows)]
+    signals = [torch.randn(count, samples, device=device) * 20 for count in counts]
+    ids = [ids_of(count).to(device) for count in counts]
+
+    def padded(width: int) -> Batch:
+        signal = torch.zeros(windows, width, samples, device=device)
+        channels = torch.zeros(windows, width, 2, dtype=torch.int64, device=device)
+        for number, (x, i) in enumerate(zip(signals, ids, strict=True)):
+            signal[number, : len(x)], channels[number, : len(x)] = x, i
+        return Batch.dense(signal, channels)
+
+    mean = round(sum(counts) / windows)
+    forms = {  # padded ones first: torch 2.13 fails to compile them where the same block has met packed rows before
+        "padded": padded(options.pad),
+        "padded to widest": padded(max(counts)),
+        "packed": Batch.ragged(signals, ids),
+        "uniform": noise(windows, mean, samples, device),
+    }
+    return forms, {form: mean * windows if form == "uniform" else sum(counts) for form in forms}
+
+
+def make_step(model: MaskedCerebro, batch: Batch) -> Call:
+    """Forward and backward."""
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with chosen("ours"):
+            with torch.autocast(batch.signal_RT.device.type, torch.bfloat16):
+                loss = model(batch).loss
+            loss.backward()
+
+    return step
+
+
+def table(options: Mixed, rows: list[list[Cell]], failures: list[tuple[str, str]]) -> Table:
+    title = f"Windows of {options.least} to {options.most} channels, training step, bf16"
+    panels = []
+    for what, place in (("time per real token, uniform = 1", 6), (f"padded to {options.pad} over each", 7)):
+        series = [
+            Series(
+                form,
+                [str(row[0]) for row in rows if row[1] == form],
+                [value if isinstance(value := row[place], float) else None for row in rows if row[1] == form],
+            )
+            for form in FORMS
+        ]
+        panels.append(Panel(what, "", series, 1.0))
+    notes = (f"padded: to {options.pad} channels, as in the paper", *failing_notes(failures))
+    return Table("mixed", title, COLUMNS, rows, panels, notes)

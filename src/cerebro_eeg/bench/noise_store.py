@@ -1,0 +1,57 @@
+"""Stores that benchmarks write for the time of a run: one of noise, and an index of many recordings without samples."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cerebro_eeg.channels import VOCABULARY
+from cerebro_eeg.data.storing.store_info import create_store
+from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, to_line
+from cerebro_eeg.data.storing.writer import ShardWriter
+
+SFREQ = 256
+
+
+def write_noise(folder: Path, recordings: int, seconds: int) -> None:
+    """Recordings of 20 to 36 channels in four shards."""
+    create_store(folder, "benchmark", {})
+    block = np.random.default_rng(0).normal(0, 30, (seconds * SFREQ, 36)).astype(np.float32)
+    for number in range(recordings):
+        with ShardWriter(folder, f"w{number % 4}") as writer:
+            count = 20 + number % 17
+            with writer.recording(f"r{number:05d}", VOCABULARY[:count], float(SFREQ)) as draft:
+                draft.segment(0.0)
+                draft.write(block[:, :count])
+                draft.commit(native_sfreq=float(SFREQ))
+
+
+def write_index(folder: Path, count: int) -> int:
+    """So many recordings of 23 channels with three labelled intervals each, in eight shards; bytes of their lines."""
+    create_store(folder, "benchmark", {})
+    record = StoredRecording(
+        id="r",
+        subject="s",
+        channels=VOCABULARY[:23],
+        sfreq=256.0,
+        samples=1,
+        segments=(StoredSegment(0, 1, 0.0, True),),
+        events=(),
+        labels={"task": tuple(Interval(20.0 * i, 20.0 * i + 20, "train", "bckg") for i in range(3))},
+        native_sfreq=250.0,
+        mains=60.0,
+        faults=("last-record-cut",),
+        quality={"flat": 0, "clipped": 3, "not_finite": 0, "too_large": 0},
+        scale=12.5,
+        source_bytes=1_000_000,
+        sha256="0" * 64,
+    )
+    for shard in range(8):
+        offset = 0
+        with open(folder / f"w{shard}-0000.jsonl", "wb") as lines:
+            for number in range(shard, count, 8):
+                lines.write(to_line(replace(record, id=f"r{number:07d}", subject=f"s{number // 7}"), offset))
+                offset += record.bytes
+        with open(folder / f"w{shard}-0000.bin", "wb") as payload:
+            payload.truncate(offset)
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl"))

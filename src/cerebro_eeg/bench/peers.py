@@ -1,0 +1,198 @@
+"""Ours beside other EEG models of braindecode: same seconds and channels, each at its own rate, untrained.
+
+Inference and training (cross-entropy of two classes, fused AdamW) in windows a second, with the parameters beside.
+bf16 autocast on a GPU, fp32 on a CPU, for all alike; ours with our kernels. A model that does not import, build or run
+is listed with its error. A peer is a line in ``PEERS``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.clock import Call, Turns, failure, step_clock, take_turns
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.models import chosen, many_graphs
+from cerebro_eeg.bench.options import Peers
+from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
+from cerebro_eeg.channels import match
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model.cerebro import Cerebro
+
+OURS = "CEReBrO"
+NAMES = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2".split()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A class of braindecode and the rate that its authors trained it at."""
+
+    name: str
+    sfreq: int
+    by_name: bool = False
+    """Whether its forward pass must be told the channels' names."""
+
+
+PEERS = {
+    "EEGNet": Peer("EEGNet", 128),
+    "BIOT": Peer("BIOT", 200),
+    "LaBraM": Peer("Labram", 200, by_name=True),
+    "CBraMod": Peer("CBraMod", 200),
+    "EEGPT": Peer("EEGPT", 256),
+    "LUNA": Peer("LUNA", 256),
+    "BENDR": Peer("BENDR", 256),
+}
+COLUMNS: dict[str, str | None] = {
+    "model": "",
+    "compiled": "",
+    "parameters": ",",
+    "hz": "",
+    "windows": "",
+    "inference_per_s": ",.1f",
+    "inference_times": ".2fx",
+    "training_per_s": ",.1f",
+    "training_times": ".2fx",
+    "spread": ".0%",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model with windows for it."""
+
+    module: nn.Module
+    call: Callable[[], Tensor]
+    hz: float
+    parameters: int = field(default=0)
+
+
+def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
+    """One row for each model, and one more for each that is compiled as well."""
+    device = choose_device(options.device, "peers")
+    known = {OURS, *PEERS}
+    unknown = {*options.compiled, *options.without} - known
+    if unknown:
+        raise ConfigError(f"there is no model {', '.join(sorted(unknown))}; choose of {', '.join(sorted(known))}")
+    if options.channels > len(NAMES):
+        raise ConfigError(f"--channels is {options.channels}; expected at most {len(NAMES)}")
+    windows = options.windows or (256 if device.type == "cuda" else 4)
+    many_graphs()
+    entries: dict[str, Entry] = {}
+    failing: list[tuple[str, str]] = []
+    for name in [OURS, *PEERS]:
+        if name in options.without:
+            continue
+        for compiled in (False, True)[: 1 + (name in options.compiled)]:
+            label = f"{name}, compiled" if compiled else name
+            try:
+                entries[label] = make(options, name, windows, compiled, device)
+            except Exception as error:
+                failing.append((label, failure(error)))
+    inference = take_turns(
+        {label: infer(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
+    )
+    say("inference: done")
+    training = take_turns(
+        {label: train(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
+    )
+    say("training: done")
+    failing += [(f"{label}, inference", error) for label, error in inference.failing.items()]
+    failing += [(f"{label}, training", error) for label, error in training.failing.items()]
+    return [table(options, entries, windows, device, inference, training, failing)]
+
+
+def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.device) -> Entry:
+    """A model and what it is called with."""
+    torch.manual_seed(0)
+    names = NAMES[: options.channels]
+    module: nn.Module
+    if name == OURS:
+        module = Cerebro(2, config=options.preset, ch_names=names).to(device)
+        hz = module.config.signal.sfreq
+        signal = torch.randn(windows, len(names), round(options.seconds * hz), device=device)
+        argument: Any = Batch.dense(20 * signal, torch.tensor(match(names).ids))
+        more: dict[str, Any] = {}
+        if compiled:
+            module.encoder.compile_parts()
+    else:
+        peer = PEERS[name]
+        hz = float(peer.sfreq)
+        samples = round(options.seconds * peer.sfreq)
+        network = getattr(import_module("braindecode.models"), peer.name)
+        module = network(n_outputs=2, n_chans=len(names), n_times=samples, sfreq=peer.sfreq).to(device)
+        argument = torch.randn(windows, len(names), samples, device=device)
+        more = {"ch_names": names} if peer.by_name else {}
+        if compiled:
+            module.compile()
+    parameters = sum(p.numel() for p in module.parameters())
+    return Entry(module, lambda: module(argument, **more), hz, parameters)
+
+
+def infer(entry: Entry, device: torch.device) -> Call:
+    def call() -> None:
+        entry.module.eval()
+        with torch.no_grad(), chosen("ours"), _autocast(device):
+            entry.call()
+
+    return call
+
+
+def train(entry: Entry, device: torch.device) -> Call:
+    """Forward, backward and a step of the optimizer."""
+    optimizer = torch.optim.AdamW([p for p in entry.module.parameters() if p.requires_grad], lr=1e-5, fused=True)
+
+    def call() -> None:
+        entry.module.train()
+        with chosen("ours"):
+            with _autocast(device):
+                logits = entry.call()
+                target = torch.zeros(len(logits), dtype=torch.int64, device=device)
+                loss = nn.functional.cross_entropy(logits.float(), target)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return call
+
+
+def _autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def table(
+    options: Peers,
+    entries: dict[str, Entry],
+    windows: int,
+    device: torch.device,
+    inference: Turns,
+    training: Turns,
+    failing: list[tuple[str, str]],
+) -> Table:
+    """Times are over the best of ours, eager or compiled."""
+    ours = [turns.best(*(label for label in entries if not label.startswith(OURS))) for turns in (inference, training)]
+    rows: list[list[Cell]] = []
+    for label, entry in entries.items():
+        found: list[Cell] = []
+        spreads = []
+        for turns, best in zip((inference, training), ours, strict=True):
+            timing = turns.timings.get(label)
+            found.append(None if timing is None else windows / timing.seconds)
+            found.append(None if best is None else turns.times(label, best))
+            spreads += [] if timing is None else [timing.spread]
+        name, _, compiled = label.partition(", ")
+        rows.append(
+            [name, "yes" if compiled else "no", entry.parameters, entry.hz, windows, *found, max(spreads, default=None)]
+        )
+    labels = list(entries)
+    series = [
+        Series(what, labels, [value if isinstance(value := row[place], float) else None for row in rows])
+        for what, place in (("inference", 5), ("training", 7))
+    ]
+    kind = "bf16" if device.type == "cuda" else "fp32"
+    title = f"Peers, {options.channels} channels x {options.seconds:g} s, {windows} windows at once, {kind}"
+    notes = ("times: how many times as long as ours; Hz: each model's own rate", *failing_notes(failing))
+    return Table("peers", title, COLUMNS, rows, [Panel("windows/s", "", series, logarithmic=True)], notes)

@@ -1,0 +1,142 @@
+"""How fast are filter, notch and resampling, against MNE with the same specification? And how much memory do they need?
+
+Band-pass 0.1-75 Hz, notch 60 Hz, 256 Hz, float16, from float32 microvolts in memory. CPU seconds of all threads; run it
+with OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1. At 256 Hz there is nothing to resample, for MNE neither.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cerebro_eeg.bench.clock import Call, of_all_threads, take_turns
+from cerebro_eeg.bench.options import Prepare
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.channels import VOCABULARY, match
+from cerebro_eeg.config import SignalConfig
+from cerebro_eeg.data.filtering.filters import filtered
+from cerebro_eeg.data.filtering.half import to_half
+from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
+from cerebro_eeg.errors import ConfigError
+
+MAINS = 60.0
+COLUMNS: dict[str, str | None] = {
+    "case": "",
+    "rival": "",
+    "times_real_time": ",.0f",
+    "spread": ".0%",
+    "over_ours": ".2fx",
+}
+MEMORY: dict[str, str | None] = {"case": "", "hours": "g", "peak_mib": ".0f"}
+
+
+def run(options: Prepare, say: Callable[[str], None]) -> list[Table]:
+    """One row for each case and rival; with ``hours`` memory instead, since what was timed before would count."""
+    if options.hours:
+        return [memory(options, say)]
+    rows = Rows(COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    for case in options.cases:
+        channels, sfreq = read_case(case)
+        recording = made(channels, sfreq, round(60 * options.minutes * sfreq))
+        turns = take_turns(make_rivals(recording), options.rounds, of_all_threads, warm=1)
+        failures += [(f"{name}, {case}", error) for name, error in turns.failing.items()]
+        for name, timing in turns.timings.items():
+            found: list[Cell] = [case, name, 60 * options.minutes / timing.seconds, timing.spread]
+            rows.append([*found, turns.times(name, "ours")])
+    title = f"Band-pass, notch and resampling of {options.minutes:g} minutes, CPU time"
+    names = list(dict.fromkeys(str(row[1]) for row in rows))
+    series = [
+        Series(
+            name,
+            [str(row[0]) for row in rows if row[1] == name],
+            [value if isinstance(value := row[2], float) else None for row in rows if row[1] == name],
+        )
+        for name in names
+    ]
+    panels = [Panel("times real time", "channels x Hz", series, logarithmic=True)]
+    return [Table("prepare", title, COLUMNS, rows, panels, failing_notes(failures))]
+
+
+def read_case(case: str) -> tuple[int, float]:
+    """'36x256' -> 36 channels at 256 Hz."""
+    found = re.fullmatch(r"(\d+)x(\d+(?:\.\d+)?)", case)
+    if found is None or not 1 <= int(found[1]) <= len(VOCABULARY) or float(found[2]) < 1:
+        raise ConfigError(f"--cases has {case!r}; expected channels x Hz, such as 36x256")
+    return int(found[1]), float(found[2])
+
+
+def make_rivals(recording: Recording) -> dict[str, Call]:
+    rivals = {"ours": ours(recording), "MNE, default resampling": mne_rival(recording, "fft")}
+    if recording.sfreq != 256.0:
+        rivals["MNE, polyphase"] = mne_rival(recording, "polyphase")
+    return rivals
+
+
+def made(channels: int, sfreq: float, samples: int) -> Recording:
+    """A recording without a file: noise with an offset and mains, the same minute again and again."""
+    rng = np.random.default_rng(0)
+    minute = round(60 * sfreq)
+    time_s = np.arange(minute)[:, None] / sfreq
+    noise = rng.standard_normal((minute, channels)) * 20 + 50 * np.sin(2 * np.pi * MAINS * time_s)
+    pattern = (noise + rng.uniform(-5000, 5000, channels)).astype(np.float32)
+
+    def read(start: int, stop: int) -> Samples:
+        return np.take(pattern, np.arange(start, stop), axis=0, mode="wrap")
+
+    return Recording(sfreq, match(VOCABULARY[:channels]), (Segment(0, samples, 0.0),), read)
+
+
+def ours(recording: Recording) -> Call:
+    whole = recording.read(0, recording.samples)
+    held = Recording(recording.sfreq, recording.match, recording.segments, lambda start, stop: whole[start:stop])
+
+    def call() -> None:
+        for block in filtered(held, SignalConfig(), MAINS):
+            to_half(block.signal)
+
+    return call
+
+
+def mne_rival(recording: Recording, method: str) -> Call:
+    """MNE's filters on an array in volts that is made, like MNE's import, by the first call, which is not timed."""
+    held: list[Any] = []
+
+    def call() -> None:
+        import mne
+
+        if not held:
+            held.append(recording.read(0, recording.samples).T.astype(np.float64) * 1e-6)
+            held.append(mne.create_info(held[0].shape[0], recording.sfreq, "eeg", verbose="error"))
+        raw = mne.io.RawArray(held[0], held[1], copy="both", verbose="error")
+        raw.filter(0.1, 75.0, verbose="error")
+        raw.notch_filter(MAINS, notch_widths=2.0, verbose="error")
+        if recording.sfreq != 256.0:
+            raw.resample(256.0, method=method, verbose="error")
+        (raw.get_data() * 1e6).T.astype(np.float16)
+
+    return call
+
+
+def memory(options: Prepare, say: Callable[[str], None]) -> Table:
+    """The peak of this process after each case: it never falls, so put the smallest case first."""
+    rows = Rows(MEMORY, say)
+    for case in options.cases:
+        channels, sfreq = read_case(case)
+        rows.append([case, options.hours, streamed(channels, sfreq, options.hours)])
+    series = [
+        Series("peak", [str(row[0]) for row in rows], [row[2] if isinstance(row[2], float) else None for row in rows])
+    ]
+    title = f"Peak memory of filtering {options.hours:g} hours, made as they are read"
+    return Table("prepare-memory", title, MEMORY, rows, [Panel("MiB", "channels x Hz", series)])
+
+
+def streamed(channels: int, sfreq: float, hours: float) -> float:
+    """Peak of the process in MiB after filtering so many hours, made as they are read."""
+    import resource  # not on Windows
+
+    for block in filtered(made(channels, sfreq, round(hours * 3600 * sfreq)), SignalConfig(), MAINS):
+        to_half(block.signal)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)

@@ -1,0 +1,135 @@
+"""Random shapes of short-axis attention against float64: does any fail, and how exact is it beside the best backend?
+
+Rows to 4 million, axes 1 to 256, ragged, padded and empty windows, hidden keys, very negative scores, three types;
+outputs and gradients against float64, beside the best stock backend. On a GPU, in several processes.
+"""
+
+import random
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cerebro_eeg.batch import Layout
+from cerebro_eeg.bench.table import Cell, Table
+from cerebro_eeg.model import short_axis
+from cerebro_eeg.model.attention import Axis, attend
+
+MARKS = {"median": 0.5, "p99": 0.99, "p999": 0.999, "most": 1.0}
+
+
+def check_all(shapes: int, workers: int) -> Table:
+    """Try ``shapes`` random shapes, shared by processes."""
+    with ProcessPoolExecutor(workers, get_context("spawn"), short_axis.choose, ("auto",)) as pool:
+        share = -(-shapes // workers)
+        parts = list(pool.map(check_shapes, range(workers), [share] * workers))
+    failures = [failure for part in parts for failure in part[1]]
+    worse = sorted(error for part in parts for error in part[2])
+    return table(sum(part[0] for part in parts), failures, worse)
+
+
+def table(tried: int, failures: list[str], worse: list[float]) -> Table:
+    """What was tried, what failed, and our error over the best stock backend's."""
+    columns: dict[str, str | None] = {"tried": "", "by_kernels": "", "failures": ""}
+    columns |= {f"error_{name}": ".2fx" for name in MARKS}
+    errors = [worse[int(q * (len(worse) - 1))] if worse else None for q in MARKS.values()]
+    row: list[Cell] = [tried, len(worse), len(failures), *errors]
+    title = "Random shapes against float64: failures, and our error over the best stock backend's"
+    return Table("shapes", title, columns, [row], (), [f"fails: {failure}" for failure in failures[:10]])
+
+
+def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[float]]:
+    """Try random shapes of a few compiled variants; shapes tried, failures, and our error over the best backend's."""
+    rng = random.Random(seed)
+    tried, failures, worse = 0, [], []
+    while tried < shapes:
+        dtype = rng.choice([torch.bfloat16, torch.bfloat16, torch.float16, torch.float32])
+        dim = rng.choice([16, 48, 64, 32, 128])
+        size = 2 ** rng.randint(0, 8)
+        across, mask = rng.random() < 0.5, rng.choice(["none", "none", "ragged", "padded", "hidden"])
+        for _ in range(24):
+            length = rng.randint(size // 2 + 1, size)
+            case = (dtype, rng.choice([1, 2, 3]) if dim > 16 else 2, dim, length, across, mask)
+            many = seed == 0 and tried % 10 == 0  # in one process: several at once do not fit
+            if many:
+                case = (torch.bfloat16, 1, 16, rng.choice([1, 2, 4, 20]), False, "none")
+            error = check_shape(rng, *case, rows=4_000_000 if many else None)
+            if many:
+                torch.cuda.empty_cache()
+            tried += 1
+            if isinstance(error, str):
+                failures.append(f"{case}: {error}")
+            elif error is not None:
+                worse.append(error)
+            if tried == shapes:
+                break
+    return tried, failures, worse
+
+
+def check_shape(
+    rng: random.Random, dtype: torch.dtype, heads: int, dim: int, length: int, across: bool, mask: str, rows: int | None
+) -> str | float | None:
+    """What is wrong, or our error over the best backend's; None where a rule sends the shape to the stock path."""
+    torch.manual_seed(rng.randrange(2**31))
+    windows, other = rng.randint(1, 6), rng.randint(1, 9)
+    counts = [length] * windows
+    if mask == "ragged":
+        counts = [length] + [rng.randint(0, length) for _ in range(windows - 1)]
+    if not across:
+        counts, other = [rng.randint(1, 4)] * windows, length
+    if rows is not None:
+        counts = [1] * rows
+    layout = Layout.ragged(counts, torch.device("cuda"))
+    total = sum(counts)
+    if mask == "padded":
+        layout = Layout.padded(torch.rand(windows, counts[0], device="cuda") < 0.6)
+    keys = torch.rand(total, other, device="cuda") < 0.4 if mask == "hidden" else None
+    scale = rng.choice([1.0, 1.0, 8.0])
+    qkv = torch.randn(total, other, 3 * heads * dim, device="cuda").mul_(scale)
+    if rng.random() < 0.2:  # scores of about -300 and less: a log-sum-exp that cuDNN's backward does not survive
+        qkv[..., : heads * dim], qkv[..., heads * dim : 2 * heads * dim] = 9, -9
+    qkv = qkv.to(dtype).requires_grad_()
+    if not short_axis.suits(qkv, heads, length):
+        return None
+    axis: Axis = "channels" if across else "time"
+    d_out = torch.randn(total, other, heads * dim, device="cuda").to(dtype)
+    if layout.real_R is not None:
+        d_out = d_out.masked_fill(~layout.real_R[:, None, None], 0)
+
+    def run(x: Tensor, backend: SDPBackend | None) -> tuple[Tensor, Tensor]:
+        if backend is None:
+            out = attend(x, layout, axis, heads, keys)
+        else:
+            with sdpa_kernel(backend), short_axis.use("stock"):
+                out = attend(x, layout, axis, heads, keys)
+        if layout.real_R is not None:
+            out = out.masked_fill(~layout.real_R[:, None, None], 0)
+        return out, torch.autograd.grad(out, x, d_out.to(x.dtype))[0]
+
+    found = run(qkv, None)
+    if not all(torch.isfinite(x).all() for x in found):
+        return "not finite"
+    if rows is not None:  # float64 of all that does not fit; its first and last rows
+        ends = torch.cat([qkv[:50], qkv[-50:]]).detach()
+        qkv, layout, d_out = ends.requires_grad_(), Layout.ragged([1] * 100), torch.cat([d_out[:50], d_out[-50:]])
+        found = torch.cat([found[0][:50], found[0][-50:]]), torch.cat([found[1][:50], found[1][-50:]])
+    exact = run(qkv.detach().double().requires_grad_(), SDPBackend.MATH)
+    ours = [_error(a, b) for a, b in zip(found, exact, strict=True)]
+    bound = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}[dtype]
+    if max(ours) > bound * max(1.0, scale / 4):
+        return f"error {max(ours):.1e}"
+    stock = []
+    for backend in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
+        try:
+            stock.append([_error(a, b) for a, b in zip(run(qkv, backend), exact, strict=True)])
+        except RuntimeError:
+            continue
+    best = [min(errors) for errors in zip(*stock, strict=True)]
+    return max((a / b for a, b in zip(ours, best, strict=True) if b > 1e-7 and a > 1e-7), default=1.0)
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    size = exact.norm().item()
+    return (found.double() - exact).norm().item() / size if size else found.double().norm().item()

@@ -1,0 +1,105 @@
+"""Alternating attention against standard attention where the grid is square: as many channels as patches.
+
+bf16 autocast, blocks compiled for the shape, forward without gradients. Standard attention is computed by the backend
+that is fastest on this shape, and once with its scores in memory.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.models import (
+    Rival,
+    best_stock,
+    bytes_of,
+    chosen,
+    config_of,
+    many_graphs,
+    noise,
+    peak_bytes,
+)
+from cerebro_eeg.bench.options import Forward
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.model.encoder import Encoder
+
+MIB = 2**20
+COLUMNS: dict[str, str | None] = {
+    "preset": "",
+    "rival": "",
+    "backend": "",
+    "ms": ".3f",
+    "spread": ".0%",
+    "times": ".2fx",
+    "mib": ".0f",
+    "times_memory": ".2fx",
+}
+
+
+def compare(options: Forward, device: torch.device, say: Callable[[str], None]) -> Table:
+    """One row for each size and rival."""
+    many_graphs()
+    rows = Rows(COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    side = options.goal_channels
+    for preset in options.presets:
+        samples = side * config_of(preset).patches.size
+        batch = noise(options.windows, side, samples, device)
+        ranked = best_stock(Rival("standard", None).config(preset, samples), batch, torch.bfloat16, training=False)
+        rivals = {
+            "alternating": Rival("alternating", "ours"),
+            "standard": Rival("standard", ranked.best("math")),
+            "materialised": Rival("standard", "math"),
+        }
+        calls, own = {}, {}
+        for name, rival in rivals.items():
+            encoder = rival.encoder(preset, samples, device)
+            own[name] = bytes_of(encoder) + batch.signal_RT.nbytes
+            if not options.eager:
+                # torch.compile looks graphs up by code, guards and the arguments of the compilation, and no guard asks
+                # for the backend of attention: models that differ in it alone would share the graph of the first. For
+                # one shape, None compiles the same as False.
+                encoder.compile_parts(dynamic=None if name == "materialised" else False)
+            calls[name] = make_call(encoder, batch, rival.backend)
+        turns = take_turns(calls, options.rounds, step_clock(device), repeats=3, warm=3)
+        failures += [(f"{name}, {preset}", error) for name, error in turns.failing.items()]
+        peaks = {name: peak_bytes(calls[name], own[name], device) for name in turns.timings}
+        for name, rival in rivals.items():
+            timing, peak, ours = turns.timings.get(name), peaks.get(name), peaks.get("alternating")
+            found: list[Cell] = [None, None] if timing is None else [1e3 * timing.seconds, timing.spread]
+            used: list[Cell] = [None, None] if peak is None or not ours else [peak / MIB, peak / ours]
+            backend = rival.backend or "torch's choice"
+            rows.append([preset, name, backend, *found, turns.times(name, "alternating"), *used])
+        del calls
+    how = "eager" if options.eager else "compiled"
+    title = f"Forward pass, {side} x {side} tokens, {options.windows} windows, bf16, {how}"
+    names = list(dict.fromkeys(str(row[1]) for row in rows))
+    panels = [
+        Panel(
+            what,
+            "",
+            [
+                Series(name, [str(row[0]) for row in rows if row[1] == name], _numbers(rows, name, place))
+                for name in names
+            ],
+            1.0,
+        )
+        for what, place in (("time over alternating", 5), ("memory over alternating", 7))
+    ]
+    return Table("forward-square", title, COLUMNS, rows, panels, failing_notes(failures))
+
+
+def make_call(encoder: Encoder, batch: Batch, backend: str | None) -> Call:
+    """A forward pass under autocast, by one backend."""
+
+    def call() -> None:
+        with torch.no_grad(), chosen(backend), torch.autocast(batch.signal_RT.device.type, torch.bfloat16):
+            encoder(batch)
+
+    return call
+
+
+def _numbers(rows: list[list[Cell]], name: str, place: int) -> list[float | None]:
+    values = [row[place] for row in rows if row[1] == name]
+    return [None if isinstance(value, str) else value for value in values]

@@ -1,0 +1,164 @@
+"""A training step with our kernels, with stock ones, and with standard attention over all tokens at once.
+
+Forward and backward of the masked objective under bf16 autocast and a step of fused AdamW; blocks are compiled as the
+engine does it. "stock attention" is the same code but for attention, "stock" has torch's kernels throughout. Stock and
+standard attention are computed by the backend that is fastest on their shapes alone. One more rival is ours in
+deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
+large bf16 products, measured first; for standard attention that is of its own FLOPs.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.ceilings import gemm_rate, in_flops
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.models import (
+    Rival,
+    best_stock,
+    bytes_of,
+    chosen,
+    config_of,
+    many_graphs,
+    noise,
+    peak_bytes,
+    samples_of,
+)
+from cerebro_eeg.bench.options import Train
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.costs import cost
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model.masked import MaskedCerebro
+
+MIB = 2**20
+COLUMNS: dict[str, str | None] = {
+    "preset": "",
+    "rival": "",
+    "backend": "",
+    "windows": "",
+    "ms": ".2f",
+    "spread": ".1%",
+    "windows_per_s": ",.0f",
+    "times": ".2fx",
+    "gemm_share": ".1%",
+    "mib": ",.0f",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rival's training step, and the bytes of its weights, gradients and moments."""
+
+    call: Call
+    own: int
+
+
+def run(options: Train, say: Callable[[str], None]) -> list[Table]:
+    """One row for each size and rival."""
+    device = choose_device(options.device, "train")
+    if len(options.windows) != len(options.presets):
+        raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic mode asks for, and for all alike
+    many_graphs()
+    peak = gemm_rate(device, torch.bfloat16, options.gemm)
+    say(f"GEMM {in_flops(peak)}")
+    rows = Rows(COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    for name, windows in zip(options.presets, options.windows, strict=True):
+        samples = samples_of(config_of(name), options.seconds)
+        batch = noise(windows, options.channels, samples, device)
+        rivals = choose_rivals(name, batch, samples)
+        steps = {
+            label: make_step(options, rival, rival.config(name, samples), batch, label == "deterministic")
+            for label, rival in rivals.items()
+        }
+        turns = take_turns({label: step.call for label, step in steps.items()}, options.rounds, step_clock(device))
+        failures += [(f"{label}, {name}", error) for label, error in turns.failing.items()]
+        for label, rival in rivals.items():
+            found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
+            timing = turns.timings.get(label)
+            if timing is None:
+                rows.append([*found, None, None, None, None, None, None])
+                continue
+            flops = 3 * windows * cost(rival.config(name, samples), options.channels, samples).flops
+            used = peak_bytes(steps[label].call, steps[label].own, device)
+            found += [1e3 * timing.seconds, timing.spread, windows / timing.seconds, turns.times(label, "ours")]
+            rows.append([*found, flops / timing.seconds / peak, None if used is None else used / MIB])
+        del steps, batch
+    return [table(options, rows, peak, failures)]
+
+
+def choose_rivals(name: str, batch: Batch, samples: int) -> dict[str, Rival]:
+    """Ours, and stock and standard attention by their fastest backends; the compiled graphs of no two are alike."""
+    fastest = {
+        kind: best_stock(Rival(kind, None).config(name, samples), batch, torch.bfloat16, training=True).best()
+        for kind in ("alternating", "standard")
+    }
+    return {
+        "ours": Rival("alternating", "ours"),
+        "stock attention": Rival("alternating", fastest["alternating"]),
+        "stock": Rival("alternating", fastest["alternating"], everything=True),
+        "standard": Rival("standard", fastest["standard"]),
+        "deterministic": Rival("alternating", "ours"),
+    }
+
+
+def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> Step:
+    """A model of its own with an optimizer of its own."""
+    device = batch.signal_RT.device
+    torch.manual_seed(0)
+    model = MaskedCerebro(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    if not options.eager:
+        model.encoder.compile_parts(dynamic=not options.static)
+
+    def step() -> None:
+        with chosen(rival.backend, rival.everything), deterministic(exact):
+            with torch.autocast(device.type, torch.bfloat16):
+                loss = model(batch).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Step(step, 3 * bytes_of(model))
+
+
+@contextlib.contextmanager
+def deterministic(on: bool) -> Iterator[None]:
+    """Bitwise equal repetitions, as the engine asks for them."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(on)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def table(options: Train, rows: list[list[Cell]], peak: float, failures: list[tuple[str, str]]) -> Table:
+    how = "eager" if options.eager else "compiled"
+    title = f"Training step, {options.channels} channels x {options.seconds:g} s, bf16, {how}"
+    labels = list(dict.fromkeys(str(row[1]) for row in rows))
+    panels = []
+    for what, column, mark in (
+        ("time over ours", "times", 1.0),
+        ("share of the GEMM peak", "gemm_share", None),
+        ("peak memory, MiB", "mib", None),
+    ):
+        place = list(COLUMNS).index(column)
+        series = [
+            Series(
+                label,
+                [str(row[0]) for row in rows if row[1] == label],
+                [value if isinstance(value := row[place], float) else None for row in rows if row[1] == label],
+            )
+            for label in labels
+        ]
+        panels.append(Panel(what, "", series, mark))
+    notes = (f"ceiling: bf16 GEMM {in_flops(peak)}; times: over ours", *failing_notes(failures))
+    return Table("train", title, COLUMNS, rows, panels, notes)

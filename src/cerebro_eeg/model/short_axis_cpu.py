@@ -1,0 +1,127 @@
+"""Attention along one short axis of the token grid on a CPU, in float32: forward and backward.
+
+torch's own kernel works on tiles that a short axis leaves mostly empty. Here the sequences of all rows and heads are
+folded into one batch of small products, and the softmax is a power of two of all scores at once, divided by its sums
+where the result is unfolded. :func:`suits` is the rule: the axes where this was the faster way in both directions
+(benchmarks/README.md).
+
+Legend: **R** rows, **N** tokens of a row, **D** width, **H** heads, **E** head dimension, **S** length of the axis,
+**P** sequences of all heads. Folded, the axes are (row, H) along time or (window, N, H) across channels, then S, E.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import once_differentiable
+
+# torch's batched product takes matrices with fewer multiplications than this number by number.
+_LEAST_WORK = 400
+# Powers of two of scores up to this size, and what the backward pass makes of them, stay far inside of float32.
+_SAFE = 40.0
+
+
+def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
+    """Whether an axis of ``length`` tokens is faster here: 5 to 40 with heads of 16 dimensions, 4 to 24 with 32."""
+    dim = qkv_RND.shape[-1] // (3 * heads)
+    enough = length * length * dim >= _LEAST_WORK and qkv_RND.numel() > 0
+    return enough and dim <= 32 and length <= (40 if dim <= 16 else 24) and is_plain(qkv_RND)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether this is an ordinary float32 tensor on a CPU in ordinary eager code.
+
+    What is compiled, exported, traced, autocast or differentiated forward (``torch.func``, dual numbers) keeps the
+    operators that those know.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and x.is_cpu
+        and x.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and torch._C._get_tracing_state() is None
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+    )
+
+
+def attend(qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:
+    """Multi-head attention of packed q, k, v (R, N, 3 D) along time, or ``across`` each ``width`` rows; (R, N, D)."""
+    if torch.is_grad_enabled() and qkv_RND.requires_grad:
+        out_RND: Tensor = _Attention.apply(qkv_RND, heads, across, width)  # type: ignore[no-untyped-call]
+        return out_RND
+    return _forward(qkv_RND, heads, across, width)[0]
+
+
+class _Attention(torch.autograd.Function):
+    """The same with its gradient, which needs the result, the folded q, k, v, the powers and their sums."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:
+        out_RND, *kept = _forward(qkv_RND, heads, across, width)
+        ctx.save_for_backward(out_RND, *kept)
+        ctx.heads, ctx.across, ctx.width = heads, across, width
+        return out_RND
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out_RND: Tensor) -> tuple[Tensor, None, None, None]:
+        out_RND, qkv_3PSE, power_PSS, sum_PS1 = ctx.saved_tensors
+        d_qkv_RND = _backward(d_out_RND, out_RND, qkv_3PSE, power_PSS, sum_PS1, ctx.heads, ctx.across, ctx.width)
+        return d_qkv_RND, None, None, None
+
+
+def _forward(qkv_RND: Tensor, heads: int, across: bool, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The result (R, N, D); folded q, k, v (3, P, S, E); powers of the scores (P, S, S) and their sums (P, S, 1)."""
+    folded = _fold(qkv_RND, 3, heads, across, width)
+    qkv_3PSE = folded.contiguous().flatten(1, -3)
+    q_PSE, k_PSE, v_PSE = qkv_3PSE
+    power_PSS = _product(q_PSE, k_PSE.transpose(1, 2), math.log2(math.e) * q_PSE.shape[-1] ** -0.5)
+    low, high = torch.aminmax(power_PSS)
+    if not (low.item() > -_SAFE and high.item() < _SAFE):  # NaN, too; dear, and seldom needed
+        power_PSS.sub_(power_PSS.amax(-1, keepdim=True))
+    sum_PS1 = power_PSS.exp2_().sum(-1, keepdim=True)
+    mixed_PSE = torch.bmm(power_PSS, v_PSE)
+    out_RND = qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
+    unfolded = _fold(out_RND, 1, heads, across, width)[0]
+    torch.div(mixed_PSE.view(unfolded.shape), sum_PS1.view(*unfolded.shape[:-1], 1), out=unfolded)
+    return out_RND, qkv_3PSE, power_PSS, sum_PS1
+
+
+def _backward(
+    d_out_RND: Tensor,
+    out_RND: Tensor,
+    qkv_3PSE: Tensor,
+    power_PSS: Tensor,
+    sum_PS1: Tensor,
+    heads: int,
+    across: bool,
+    width: int,
+) -> Tensor:
+    """Gradient of packed q, k, v (R, N, 3 D). All of it is linear in d_out / sums, so the powers are never divided."""
+    q_PSE, k_PSE, v_PSE = qkv_3PSE
+    d_PSE, out_PSE = (_fold(x, 1, heads, across, width)[0].reshape(q_PSE.shape) for x in (d_out_RND, out_RND))
+    d_PSE = d_PSE / sum_PS1
+    d_score_PSS = _product(d_PSE, v_PSE.transpose(1, 2))
+    d_score_PSS.sub_((d_PSE * out_PSE).sum(-1, keepdim=True)).mul_(power_PSS)
+    scale = q_PSE.shape[-1] ** -0.5
+    d_qkv_RND = d_out_RND.new_empty(*d_out_RND.shape[:2], 3 * d_out_RND.shape[2])
+    d_q, d_k, d_v = _fold(d_qkv_RND, 3, heads, across, width)
+    d_q.copy_(_product(d_score_PSS, k_PSE, scale).view(d_q.shape))
+    d_k.copy_(_product(d_score_PSS.transpose(1, 2), q_PSE, scale).view(d_k.shape))
+    d_v.copy_(_product(power_PSS.transpose(1, 2), d_PSE).view(d_v.shape))
+    return d_qkv_RND
+
+
+def _fold(x_RND: Tensor, parts: int, heads: int, across: bool, width: int) -> Tensor:
+    """The ``parts`` x H heads that lie side by side in a token, as a view: parts first, the axis next to last."""
+    if across:
+        return x_RND.unflatten(0, (-1, width)).unflatten(-1, (parts, heads, -1)).permute(3, 0, 2, 4, 1, 5)
+    return x_RND.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
+    return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale)
