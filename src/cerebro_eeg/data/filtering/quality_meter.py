@@ -136,6 +136,9 @@ class _Extreme:
         self._windows[higher] = self._firsts[higher] = 0
         self.value = np.maximum(self.value, highest)
         there = np.flatnonzero(highest == self.value)  # elsewhere no sample is at the extreme, and no run goes on
+        seen = (samples[:, there] == self._sign * self.value[there]).sum(axis=0)
+        seen += (self._tail[:, there] == self._sign * self.value[there]).sum(axis=0)
+        there = there[seen >= self._run]  # most extremes are one sample: no run either
         opened = np.zeros_like(self._open)
         if len(there):
             at = np.concatenate([self._tail[:, there], samples[:, there]]) == self._sign * self.value[there]
