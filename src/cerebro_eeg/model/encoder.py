@@ -21,6 +21,8 @@ from cerebro_eeg.model.gelu import linear_gelu
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 
+COMPILATIONS = 64
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -163,7 +165,13 @@ class Stack(nn.Module):
         return _without_pads(self.norm(x_RND) if last else x_RND, layout)
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
-        """Compile each part on its own: quick to start, because all blocks share one compilation."""
+        """Compile each part on its own: quick to start, because all blocks share their compilations.
+
+        There are more of these than torch allows by itself, beyond which it would run the rest uncompiled: the first
+        block, those along time and those across channels, each for equal and for mixed windows, with pads or without,
+        with and without gradients, hidden keys and drop path.
+        """
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILATIONS)
         for block in self.blocks:
             block.compile(dynamic=dynamic)
         self.finish = torch.compile(self.finish, dynamic=dynamic)  # type: ignore[method-assign]
