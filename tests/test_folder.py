@@ -209,8 +209,8 @@ def test_classes_are_ordered_by_value_where_they_are_numbers(tree):
         (["file,subject,label,start,stop", "@1,p,x,0,6", "@1,q,x,6,7"], "row 2 of TABLE has another subject"),
         (["file,subject,split,label", "@1,p,validation,x"], "called train, val and test"),
         (["file,split,label", "@1,train,x"], "of 1 recordings the subject is not known"),
-        (["file,subject,split,label", "@1,p,train,x", "@3,p,test,y"], "1 subjects are in the splits test and train"),
-        (["file,subject,split,label", "@1,p,train,x", "@3,p,,y"], "1 subjects are in the splits none and train"),
+        (["file,subject,split,label", "@1,p,train,x", "@3,p,test,y"], "1 subject is in the splits test and train"),
+        (["file,subject,split,label", "@1,p,train,x", "@3,p,,y"], "1 subject is in the splits none and train"),
         (["file,label", "@1," + "x" * 65], "no short text"),
     ],
 )  # fmt: skip

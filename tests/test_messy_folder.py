@@ -41,6 +41,33 @@ def command(capsys, *args: object) -> tuple[int, str, str]:
 # Files
 
 
+def test_a_blank_unit_is_skipped_until_it_is_said_and_the_store_keeps_to_it(home, capsys):
+    edf(home / "in" / "a.edf", unit="", seed=1)
+    edf(home / "in" / "b.edf", seed=2)
+    code, out, _ = command(capsys, "folder", "in", "--out", "without", "--json")
+    assert (code, json.loads(out)["skipped"]) == (6, {"unit": 1})
+    code, out, _ = command(capsys, "folder", "in", "--out", "with", "--unit", "uV", "--json")
+    found = json.loads(out)
+    assert (code, found["recordings"], found["faults"]["unit"]) == (0, 2, 1)
+    found = json.loads(command(capsys, "folder", "in", "--out", "volts", "--unit", "V", "--json")[1])
+    assert found["quality"]["scaled"] == {"count": 3, "recordings": 1}  # the blank one alone; b says what it is in
+    code, _, err = command(capsys, "folder", "in", "--out", "with")
+    assert code == 2
+    assert "options.unit is 'uV' in the store" in err
+
+
+def test_what_is_wrong_with_channels_is_said_at_the_end(home, capsys):
+    edf(home / "in" / "a.edf", seed=1)
+    code, out, _ = command(capsys, "folder", "in", "--out", "sound")
+    assert (code, "quality" in out) == (0, False)
+    edf(home / "in" / "b.edf", unit="V", seed=2)  # a thousand thousand times too large
+    code, out, _ = command(capsys, "folder", "in", "--out", "odd")
+    assert code == 0
+    assert "quality   3 scaled channels in 1 recording; " in out
+    found = json.loads(command(capsys, "folder", "in", "--out", "odd", "--json")[1])["quality"]
+    assert found["scaled"] == {"count": 3, "recordings": 1}
+
+
 def test_a_messy_folder_is_accounted_for_to_the_last_file(home, capsys):
     top = home / SECRET
     edf(top / "s1" / "with space.edf", seed=1)

@@ -1,7 +1,9 @@
 """A summary of a store as text for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+
+from cerebro_eeg.progress import counted
 
 if TYPE_CHECKING:
     from cerebro_eeg.commands.info_store import Amount, StoreSummary, TaskInfo
@@ -109,18 +111,23 @@ def _kind(task: "TaskInfo") -> str:
     return f"{len(task.names)} classes" if task.kind == "classification" else "no labels"
 
 
+def quality_words(quality: Mapping[str, tuple[int, int]]) -> str:
+    """'2 flat channels in 1 recording; ...'; nothing where nothing was counted."""
+    return "; ".join(
+        f"{counted(count, name.replace('_', ' ') + (' sample' if name in _SAMPLES else ' channel'))} in "
+        f"{counted(of, 'recording')}"
+        for name, (count, of) in quality.items()
+        if count
+    )
+
+
 def _troubles(found: "StoreSummary") -> Iterator[str]:
     skipped = ", ".join(f"{code} {count:,}" for code, count in found.skipped.items())
     total = sum(found.skipped.values())
     yield f"skipped     {f'{total:,} sources: {skipped} (skipped.csv lists them)' if total else 'none'}"
     faults = ", ".join(f"{code} {count:,}" for code, count in found.faults.items())
     yield f"faults      {f'mended or lived with, in recordings: {faults}' if faults else 'none'}"
-    bad = [
-        f"{count:,} {name.replace('_', ' ')} {'samples' if name in _SAMPLES else 'channels'} in {of:,} recordings"
-        for name, (count, of) in found.quality.items()
-        if count
-    ]
-    yield f"quality     {'; '.join(bad) or 'no bad channel was counted'}"
+    yield f"quality     {quality_words(found.quality) or 'no bad channel was counted'}"
     if found.parts is not None:
         count, silent = found.parts
         words = f"{count - len(silent):,} of {count:,} have written"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cerebro_eeg.commands.info_store_text import quality_words
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import counted
 
@@ -26,6 +27,8 @@ class PrepareResult:
     upsampled: int
     faults: dict[str, int]
     """Recordings by what was wrong with the file and was mended or lived with."""
+    bad: dict[str, tuple[int, int]]
+    """Channels or samples by what is wrong with them, and in how many recordings."""
     copies: int
     """Recordings with the samples of another one."""
     outside: int
@@ -54,6 +57,7 @@ class PrepareResult:
             "mains": self.mains,
             "upsampled": self.upsampled,
             "faults": self.faults,
+            "quality": {name: {"count": count, "recordings": of} for name, (count, of) in self.bad.items()},
             "copies": self.copies,
             "labels_outside": self.outside,
             "skipped": self.skipped,
@@ -90,6 +94,8 @@ class PrepareResult:
         if self.faults:
             found = ", ".join(f"{code} {count:,}" for code, count in self.faults.items())
             yield f"  faults    mended or lived with, in recordings: {found}"
+        if self.bad:
+            yield f"  quality   {quality_words(self.bad)}"
         if self.copies:
             yield (
                 f"  copies    {counted(self.copies, 'recording')} with the samples of another: splits may share them; "
@@ -128,6 +134,7 @@ def prepare(
     subject: str | None = None,
     split: str | None = None,
     events: tuple[str, ...] = (),
+    unit: Literal["uV", "nV", "mV", "V"] | None = None,
     task: str | None = None,
     legacy: bool = False,
 ) -> PrepareResult:
@@ -171,6 +178,8 @@ def prepare(
         split: What no two splits share. seed: trials or subject; folder: subject, recording or trial; bids: subject;
             moabb: subject or session.
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
+        unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
+            of headsets, which have none.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
     """
@@ -200,6 +209,7 @@ def prepare(
         "subject": subject,
         "split": split,
         "events": events or None,
+        "unit": unit,
         "task": task,
         "legacy": legacy or None,
     }
@@ -233,6 +243,7 @@ def prepare(
         mains=found.mains,
         upsampled=found.upsampled,
         faults=found.faults,
+        bad=found.quality,
         copies=found.copies,
         outside=found.outside,
         skipped=dict(sorted(Counter(found.skipped.values()).items())),

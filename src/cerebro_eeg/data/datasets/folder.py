@@ -24,12 +24,14 @@ from cerebro_eeg.data.datasets.user_tables import (
     say_splits,
     split_of,
 )
+from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.readers import open_recording
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.stored import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.progress import counted
 
 Unit = Literal["subject", "recording", "trial", "none"]
 _UNITS: dict[str, Unit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
@@ -43,6 +45,7 @@ def folder(
     subject: str | None = None,
     split: str | None = None,
     events: tuple[str, ...] = (),
+    unit: str | None = None,
 ) -> Recipe:
     """The recipe of one such tree.
 
@@ -53,7 +56,11 @@ def folder(
     split : what no two splits may share: "subject" (where None is given, too), "recording" or "trial". Where the table
         has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash.
     events : names of events of the files that may go into the store.
+    unit : "uV", "nV", "mV" or "V", of channels whose own unit is blank or unknown, and of tables of headsets, which
+        have none; without it such channels are refused, and tables are in microvolts.
     """
+    if unit is not None and unit not in UNITS:
+        raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     check_unit(split, tuple(_UNITS))
     sources = find_sources(folder, labels)
     table = read_labels(labels, sources) if labels is not None else Table()
@@ -61,12 +68,12 @@ def folder(
     found, task = _with_path_labels(sources, label, table)
     if task is not None and not found:
         raise InputError(f"{TABLE} has no row with a label, a target or a split; give one that labels something")
-    unit = _UNITS[split or "subject"]
+    shared = _UNITS[split or "subject"]
     notes = []
     if table.has_splits:
-        _check_splits(found, subjects, unit)
+        _check_splits(found, subjects, shared)
     elif split is not None:
-        found, note = _with_hash_splits(found, subjects, unit)
+        found, note = _with_hash_splits(found, subjects, shared)
         notes.append(note)
     described = describe((i for intervals in found.values() for i in intervals), table.targets)
     if task is not None and found and len(found) < len(sources):
@@ -85,9 +92,10 @@ def folder(
     return Recipe(
         "folder",
         "; ".join(["a tree of EEG files", *notes]),
-        functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events),
-        split_unit=unit,
+        functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events, unit),
+        split_unit=shared,
         tasks=tasks,
+        options={} if unit is None else {"unit": unit},
     )
 
 
@@ -96,11 +104,12 @@ def _find(
     subjects: Mapping[str, str],
     labels: Mapping[str, Mapping[str, tuple[Interval, ...]]],
     events: tuple[str, ...],
+    unit: str | None,
 ) -> Iterator[Item]:
     for source in sources:
         yield Item(
             source.name,
-            functools.partial(_open, source.path),
+            functools.partial(_open, source.path, unit),
             subjects.get(source.name),
             {task: found[source.name] for task, found in labels.items() if source.name in found},
             events,
@@ -109,8 +118,8 @@ def _find(
         )
 
 
-def _open(path: Path, policy: ChannelPolicy) -> Recording:
-    return open_recording(path, policy)
+def _open(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
+    return open_recording(path, policy, unit=unit)
 
 
 def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict[str, str]:
@@ -188,7 +197,8 @@ def _check_splits(found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[s
         shared = units[one] & units[other]
         if shared:
             raise InputError(
-                f"{len(shared)} {unit}s are in the splits {one or 'none'} and {other or 'none'} of {TABLE}; mend it, "
+                f"{counted(len(shared), unit)} {'is' if len(shared) == 1 else 'are'} in the splits {one or 'none'} and "
+                f"{other or 'none'} of {TABLE}; mend it, "
                 "or say what may not be shared: split='recording' or 'trial'"
             )
 

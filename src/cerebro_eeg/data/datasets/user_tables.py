@@ -26,7 +26,7 @@ def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) ->
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
     except UnicodeDecodeError:
-        raise InputError(f"{what} is not UTF-8; save it as UTF-8") from None
+        raise InputError(f"{what} is not UTF-8; save it as text, as CSV in UTF-8 (an Excel workbook is none)") from None
     except csv.Error:
         raise InputError(f"{what} cannot be read: a quote is not closed, or it is no text; give a text table") from None
     except OSError as error:

@@ -22,6 +22,8 @@ class Prepared:
     """Recordings whose rate was lower than the store's."""
     faults: dict[str, int]
     """Recordings by what was wrong with the file and was mended or lived with."""
+    quality: dict[str, tuple[int, int]]
+    """Channels or samples by what is wrong with them (``scaled``, ``too_large``, ...), and in how many recordings."""
     copies: int
     """Recordings with the samples of another one: a file that was copied, or is linked to twice."""
     outside: int
@@ -38,6 +40,7 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
     """One pass over the lines of a store; ``names`` are those of the sources by id."""
     seconds, upsampled, outside = 0.0, 0, 0
     montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
+    total, touched = Counter[str](), Counter[str]()
     samples = Counter[tuple[str, tuple[str, ...]]]()
     for record in store.recordings:
         seconds += record.seconds
@@ -46,6 +49,8 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
         montages[len(record.channels)] += 1
         mains["none" if record.mains is None else f"{record.mains:g}"] += 1
         faults.update(record.faults)
+        total.update(record.quality)
+        touched.update(name for name, count in record.quality.items() if count)
         samples[record.sha256, record.channels] += 1
     return Prepared(
         recordings=montages.total(),
@@ -54,6 +59,7 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
         mains=dict(sorted(mains.items())),
         upsampled=upsampled,
         faults=dict(sorted(faults.items())),
+        quality={name: (total[name], touched[name]) for name in sorted(touched)},
         copies=montages.total() - len(samples),
         outside=outside,
         skipped=dict(skipped),
