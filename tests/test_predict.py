@@ -234,6 +234,7 @@ def test_the_threshold_of_the_checkpoint_decides(tmp_path):
         assert result.recordings[0]["decision"] == answer
         assert result.recordings[0]["mean"]["seizure"] == pytest.approx(1 / (1 + np.e), abs=1e-6)
         assert f"seizure from a mean probability of {threshold:.3f} on" in result.text()
+        assert f"{answer} (mean probability of seizure 0.269," in result.text()  # of what the rule is about
         assert not any("0.5 decides" in note for note in result.about["notes"])
     result = predict(str(with_threshold(model, None)), (file,), out=tmp_path / "out")
     assert result.recordings[0]["decision"] == "rest"

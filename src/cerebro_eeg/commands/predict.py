@@ -180,10 +180,11 @@ def _check_out(out: Path) -> None:
 
 
 def _said(row: dict[str, Any]) -> str:
-    """What the model says of one recording, in a few words."""
+    """What the model says of one recording, in a few words; of two classes, with what the rule is about."""
     windows = counted(row["windows"], "window")
     if row["decision"] is not None:
-        return f"{row['decision']} (mean probability {row['mean'][row['decision']]:.3f}, {windows})"
+        about = list(row["mean"])[-1] if len(row["mean"]) == 2 else row["decision"]
+        return f"{row['decision']} (mean probability of {about} {row['mean'][about]:.3f}, {windows})"
     values = (f"{name} {mean:.4g} ± {row['spread'][name]:.2g}" for name, mean in row["mean"].items())
     return f"{', '.join(values)} ({windows})"
 
