@@ -353,6 +353,13 @@ def test_folder_holds_weights_config_and_card_and_nothing_else(model, tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == FILES
 
 
+def test_a_run_that_is_not_finished_is_no_model_yet(tmp_path):
+    for name in ("run.json", "state.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"is not finished.*start the same command again"):
+        Cerebro.from_pretrained(tmp_path)
+
+
 def test_config_json_says_what_the_weights_say(tmp_path):
     model = make_model()
     model.head = HeadConfig(2, names=("a", "b"))

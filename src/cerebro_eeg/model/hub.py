@@ -159,6 +159,10 @@ def _in_folder(folder: Path) -> Path:
 
     path, config = folder / WEIGHTS, folder / CONFIG
     if not path.is_file():
+        if (folder / "run.json").is_file() and (folder / "state.safetensors").is_file():
+            raise CheckpointError(
+                f"the run in {folder} is not finished, so has no {WEIGHTS}; start the same command again that began it"
+            )
         raise CheckpointError(f"the folder {folder} holds no {WEIGHTS}; give a folder that save_pretrained wrote")
     if config.is_file():
         try:
