@@ -11,6 +11,7 @@ from cerebro_eeg import cli
 from cerebro_eeg.channels import match
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_file import info_file
+from cerebro_eeg.commands.info_file_text import _two_digits
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.filters import filtered
 from cerebro_eeg.data.filtering.plan import plan_filters
@@ -96,6 +97,10 @@ def test_no_name_is_told_unless_asked_for(odd, capsys):
     assert "Canary" not in (odd.parent / "p.svg").read_text()
     assert cli.main(["info", str(secret), "--unknown", "drop", "--show-events", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["events_by_name"] == {SECRET: 1, "spike": 1}
+
+
+def test_rms_has_the_digits_that_are_known():
+    assert [_two_digits(value) for value in (37583.7, 118.9, 16.8, 9.44, 0.0)] == ["38,000", "120", "17", "9.4", "0"]
 
 
 def test_json_is_complete(odd, capsys):

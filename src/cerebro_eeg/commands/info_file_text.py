@@ -82,7 +82,8 @@ def _prepared(found: "RecordingSummary", kept: int) -> Iterator[str]:
         return
     yield f"prepare     {plan.text}"
     mains = "neither 50 nor 60 Hz stands out" if plan.mains_hz is None else f"{plan.mains_hz:g} Hz stands out"
-    yield f"            mains: {mains}; resampled by {plan.up}/{plan.down}; {plan.bytes / 1e6:,.3g} MB in a store"
+    resampled = "" if plan.up == plan.down else f"resampled by {plan.up}/{plan.down}; "
+    yield f"            mains: {mains}; {resampled}{plan.bytes / 1e6:,.3g} MB in a store"
     if plan.short_stretches:
         yield (
             f"            {plan.short_stretches:,} of {plan.stretches:,} stretches are shorter than the filter "
@@ -94,7 +95,7 @@ def _table(found: "RecordingSummary") -> Iterator[str]:
     rows = [("#", "label", "channel", "outcome", "rms uV", "quality", "note")]
     for channel in found.channels:
         quality = channel.quality
-        rms = "" if quality is None else f"{quality['rms']:,.{0 if quality['rms'] >= 10 else 2}f}"
+        rms = "" if quality is None else _two_digits(quality["rms"])
         verdict = "" if quality is None else ", ".join(channel.faults) or "sound"
         rows.append(
             (
@@ -111,3 +112,10 @@ def _table(found: "RecordingSummary") -> Iterator[str]:
     for row in rows:
         cells = [row[0].rjust(widths[0]), *(row[c].ljust(widths[c]) for c in (1, 2, 3)), row[4].rjust(widths[4])]
         yield "  ".join([*cells, row[5].ljust(widths[5]), row[6]]).rstrip()
+    yield ""
+    yield "rms uV: within a second, median of all seconds, to about 6 %; slow drifts and rare artefacts are not in it"
+
+
+def _two_digits(value: float) -> str:
+    """12345.6 -> '12,000'; the meter knows no more digits than two."""
+    return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
