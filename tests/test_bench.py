@@ -4,6 +4,7 @@ import ast
 import csv
 import dataclasses
 import io
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from cerebro_eeg.bench.attention import as_row, geometric_mean
 from cerebro_eeg.bench.ceilings import gemm_rate, in_flops
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
 from cerebro_eeg.bench.cpu import products
-from cerebro_eeg.bench.machine import Where, choose_device, command
+from cerebro_eeg.bench.machine import Where, choose_device, command, cpu, where
 from cerebro_eeg.bench.models import Rival, chosen, noise
 from cerebro_eeg.bench.run import run
 from cerebro_eeg.bench.table import Panel, Series, Table, failing_notes
@@ -55,6 +56,12 @@ class FakeClock:
         name = call()
         self.calls.append((name, repeats))
         return next(self.seconds[name])
+
+
+def test_a_busy_machine_is_told_over_every_table(monkeypatch):
+    for load, said in ((0.0, ""), (1e9, ", BUSY: load 1000000000.0")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert where(options.Cpu()).machine == cpu() + said
 
 
 # ---- clock ---------------------------------------------------------------------------------------------------------

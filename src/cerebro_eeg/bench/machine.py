@@ -31,7 +31,7 @@ class Where:
 def where(options: object) -> Where:
     """This machine, today, and the command that these options stand for."""
     device = choose_device(getattr(options, "device", "cpu"), type(options).__name__.lower())
-    found = cpu() if device.type != "cuda" else f"{torch.cuda.get_device_name(device)}, {cpu()}"
+    found = cpu() + busy() if device.type != "cuda" else f"{torch.cuda.get_device_name(device)}, {cpu()}"
     return Where(found, torch.__version__, datetime.date.today().isoformat(), command(options))
 
 
@@ -60,6 +60,12 @@ def cpu() -> str:
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return f"{name} ({cores} cores)"
+
+
+def busy() -> str:
+    """Said where others keep more than all cores at work: that is in every number, and no ratio can be believed."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f", BUSY: load {load:.1f}" if load > (os.cpu_count() or 1) else ""
 
 
 def choose_device(name: str, what: str) -> torch.device:
