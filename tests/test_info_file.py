@@ -232,11 +232,16 @@ def test_targets_that_are_none(tmp_path):
     (tmp_path / "shards" / "w-0000.jsonl").touch()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    for seed in ("seed-0", "seed-1"):
+        (tmp_path / "run" / seed).mkdir(parents=True)
+        (tmp_path / "run" / seed / "model.safetensors").touch()
+    (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "numbers.csv").write_text("a,b\n1,2\n")
     (tmp_path / "photo.jpg").touch()
     for name, kind, words in (
         ("empty", InputError, "neither a store .* nor a checkpoint"),
         ("shards", StoreError, r"no store\.json"),
+        ("run", InputError, r"a run of 2 trainings \(seed-0, seed-1\); give the folder of one"),
         ("model", CheckpointError, r"holds no model\.safetensors"),
         ("numbers.csv", RecordingError, "as 'columns': the 2 columns of this table"),
         ("photo.jpg", InputError, "neither a checkpoint"),

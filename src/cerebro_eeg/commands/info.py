@@ -8,6 +8,7 @@ from cerebro_eeg.commands.info_model import ModelInfo, info_model
 from cerebro_eeg.commands.info_store import StoreSummary, info_store
 from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
+from cerebro_eeg.progress import counted
 from cerebro_eeg.schema import did_you_mean
 
 Kind = Literal["preset", "checkpoint", "store", "recording"]
@@ -126,6 +127,12 @@ def _find_in(folder: Path) -> Kind:
         return "store"
     if any(folder.glob("*.safetensors")) or (folder / "config.json").is_file():
         return "checkpoint"
+    trainings = sorted(path.parent.name for path in folder.glob("*/model.safetensors"))
+    if trainings and (folder / "run.json").is_file():
+        raise InputError(
+            f"this is a run of {counted(len(trainings), 'training')} ({', '.join(trainings)}); give the folder of one "
+            "of them"
+        )
     if any(folder.glob("*-[0-9][0-9][0-9][0-9].jsonl")):
         raise StoreError("this folder has shards of a store but no store.json; restore it from a copy, or prepare anew")
     raise InputError(

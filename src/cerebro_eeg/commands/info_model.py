@@ -80,7 +80,8 @@ class ModelInfo:
             lines.append(f"objective   {masked.style}, {masked.mask_ratio:.0%} masked, alpha {masked.alpha:g}")
         if self.head is not None:
             names = f": {', '.join(self.head.names)}" if self.head.names else ""
-            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}")
+            limit = "" if self.head.threshold is None else f"; threshold {self.head.threshold:.3g}"
+            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}{limit}")
         lines += ["", f"parameters  {self.parameters:,} (as the paper counts: 23 channel rows, no head)"]
         lines += [f"  {part:18}{count:>14,}" for part, count in self.parts.items()]
         lines += [
@@ -143,7 +144,9 @@ def _patching(model: ModelConfig) -> str:
 def _trained(training: Training) -> list[str]:
     lines = [f"trained     {training.steps:,} steps, {training.windows:,} windows"]
     for source in training.data:
-        lines.append(f"  {source.name}: {source.windows:,} windows, {source.hours:g} h {source.licence}".rstrip())
+        lines.append(
+            f"  {source.name}: {source.windows:,} windows, {round(source.hours, 2):,g} h {source.licence}".rstrip()
+        )
     rows = sorted(training.electrode_windows.items(), key=lambda item: -item[1])
     if not rows:
         return [*lines, "  no electrode's row has been trained: the weights are random or the record is empty"]
