@@ -196,6 +196,18 @@ def test_targets_that_do_not_vary():
     score(continuous([3.0], [3.0]), resamples=20).text()
 
 
+@pytest.mark.parametrize(
+    ("subjects", "said"),
+    [(["s", "t", "t"], "(1 subject of no, 1 subject of yes)"), ([f"s{k}" for k in range(40)], None)],
+)
+def test_few_subjects_of_a_class_are_told(subjects, said):
+    truth = [int(k > 0) for k in range(3)] if said else [k % 2 for k in range(40)]
+    found = score(binary([0.1 + 0.4 * y for y in truth], truth, subjects, subjects), resamples=50)
+    told = [note for note in found.notes if "too narrow" in note]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]
+
+
 def test_one_subject_has_no_interval():
     found = score(binary([0.1, 0.9, 0.4], [0, 1, 1], ["a", "b", "c"], ["s"] * 3), resamples=100)
     assert all(e.low is None and e.high is None for e in found.levels["window"].values.values())
