@@ -16,6 +16,7 @@ from cerebro_eeg.commands.evaluate import evaluate
 from cerebro_eeg.commands.finetune import finetune
 from cerebro_eeg.commands.prepare import prepare
 from cerebro_eeg.commands.pretrain import pretrain
+from cerebro_eeg.runs.settings import Engine
 
 TASKS = ("eyes", "stress4")
 SEEDS = 3
@@ -44,9 +45,8 @@ def pretrain_small(work: Path, steps: int, compiled: str) -> None:
 
 
 def _pretrain(store: Path, out: Path, steps: int, compiled: str):  # type: ignore[no-untyped-def]
-    return pretrain(
-        (store,), out=out, preset="small", stride=1.0, steps=steps, readers=8, compile=compiled, kernels="ours"
-    )  # type: ignore[arg-type]
+    engine = Engine(readers=8, compile=compiled, kernels="ours")  # type: ignore[arg-type]
+    return pretrain((store,), out=out, preset="small", stride=1.0, steps=steps, engine=engine)
 
 
 def measure(work: Path) -> None:
@@ -89,9 +89,7 @@ def run_tasks(work: Path) -> None:
                 out=out,
                 preset="small",
                 seeds=SEEDS,
-                readers=8,
-                compile="no",
-                kernels="ours",
+                engine=Engine(readers=8, compile="no", kernels="ours"),
                 **choices,  # type: ignore[arg-type]
             )
             print(trained.text(), flush=True)

@@ -79,8 +79,7 @@ def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale:
     from cerebro_eeg.commands.step_line import StepLine
     from cerebro_eeg.runs import finetune as tuning
     from cerebro_eeg.runs import pretrain as pretraining
-    from cerebro_eeg.runs.engine import Engine
-    from cerebro_eeg.runs.settings import choose
+    from cerebro_eeg.runs.settings import Engine, choose
 
     reduced = mini.flags(row.size) if scale.mini else {}
     steps = mini.STEPS if scale.mini else None

@@ -16,7 +16,8 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import feature_file, inference
 from cerebro_eeg.runs.cutting import cut_windows
 from cerebro_eeg.runs.feature_file import FeatureFile
-from cerebro_eeg.runs.signals import Handling, open_signal
+from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.runs.signals import open_signal
 from predict_files import edf, edf_with_gaps, make_model
 
 

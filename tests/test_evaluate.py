@@ -19,8 +19,8 @@ from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, Conf
 from cerebro_eeg.metrics import Predictions, headline, score
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import finetune, scoring
-from cerebro_eeg.runs.engine import Engine
 from cerebro_eeg.runs.predicting import start_times
+from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.summary import summarise
 from cerebro_eeg.schema import to_dict
 from train_stores import make_store

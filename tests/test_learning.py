@@ -65,8 +65,8 @@ def trained(tmp_path_factory):
     """The store, and the folder of a run that was pre-trained on it."""
     import torch
 
-    from cerebro_eeg.runs.engine import Engine
     from cerebro_eeg.runs.pretrain import Choices, pretrain
+    from cerebro_eeg.runs.settings import Engine
 
     folder, threads = tmp_path_factory.mktemp("learning"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:

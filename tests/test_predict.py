@@ -32,7 +32,8 @@ from cerebro_eeg.runs.electrodes import electrode_ids
 from cerebro_eeg.runs.inputs import find_inputs
 from cerebro_eeg.runs.predicting import predict_windows
 from cerebro_eeg.runs.prediction_files import write_edf_annotations
-from cerebro_eeg.runs.signals import Handling, open_signal
+from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.runs.signals import open_signal
 from cerebro_eeg.train.distributed import World
 from predict_files import ELECTRODES, edf, edf_with_gaps, make_model, noise, with_threshold
 
@@ -372,12 +373,12 @@ def test_tables_hold_what_was_predicted_and_bad_files_stop_nobody(tmp_path):
 def test_policies_let_recordings_in(tmp_path):
     model = str(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf", ("Fp1", "QQ7", "P4"))
-    result = predict(model, (file,), out=tmp_path / "out", unknown="drop", untrained="drop")
+    result = predict(model, (file,), out=tmp_path / "out", handling=Handling("drop", "drop"))
     assert result.recordings[0]["channels"] == ["Fp1"]
-    result = predict(model, (file,), out=tmp_path / "out", unknown="drop", untrained="as_is")
+    result = predict(model, (file,), out=tmp_path / "out", handling=Handling("drop", "as_is"))
     assert result.recordings[0]["channels"] == ["Fp1", "P4"]
     only = edf(tmp_path / "b.edf", ("P4", "T7"))
-    result = predict(model, (only,), out=tmp_path / "out", untrained="drop")
+    result = predict(model, (only,), out=tmp_path / "out", handling=Handling(untrained="drop"))
     assert [failure.code for failure in result.failures] == ["channels"]
 
 
@@ -389,7 +390,7 @@ def test_bad_channels_are_told_and_dropped_on_request(tmp_path):
     kept = predict(model, (file,), out=tmp_path / "out")
     assert kept.recordings[0]["faults"] == ["flat:1"]
     assert any("1 recording with faults" in note for note in kept.about["notes"])
-    dropped = predict(model, (file,), out=tmp_path / "out", quality="drop")
+    dropped = predict(model, (file,), out=tmp_path / "out", handling=Handling(quality="drop"))
     assert dropped.recordings[0]["channels"] == ["Fp1", "O2"]
 
 
@@ -464,7 +465,6 @@ def test_runs_with_one_training_are_models_and_others_say_which_to_give(tmp_path
     [
         ({"stride": 0.0}, "stride is 0"),
         ({"stride": float("nan")}, "stride is nan"),
-        ({"mains": -1.0}, "mains is -1"),
         ({"device": "tpu9"}, "device is 'tpu9'"),
     ],
 )

@@ -24,10 +24,10 @@ from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, Input
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.runs import finetune, pretrain
 from cerebro_eeg.runs.electrodes import electrode_ids
-from cerebro_eeg.runs.engine import Engine, choose_pieces, usual_channels
+from cerebro_eeg.runs.engine import choose_pieces, usual_channels
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.pretraining import MaskedTask
-from cerebro_eeg.runs.settings import choose
+from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.runs.sources import pretrain_windows
 from cerebro_eeg.runs.splitting import find_splits, read_cut
 from cerebro_eeg.runs.training import fit_batch

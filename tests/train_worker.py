@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from cerebro_eeg.config import FinetuneConfig, ModelConfig, ObjectiveConfig, PatchConfig, Preset, PretrainConfig
 from cerebro_eeg.errors import CerebroError
 from cerebro_eeg.runs import finetune, pretrain
-from cerebro_eeg.runs.engine import Engine
+from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train import loop
 
 MODEL = ModelConfig(depth=2, width=16, heads=2, mlp_ratio=2.0, window=256, patches=PatchConfig(length=64, stride=64))

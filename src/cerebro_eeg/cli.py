@@ -11,6 +11,7 @@ nothing.
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
@@ -161,11 +162,16 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
         config.append(tyro.conf.PositionalMetavarFromFieldName)
 
-    # A word that Python keeps for itself has an underscore behind it in the function, and none on the command line.
+    # A word that Python keeps for itself has an underscore behind it in the function, and none on the command line; a
+    # dataclass (settings that verbs share) has no name there, so its fields stand among the other flags.
     signature = inspect.signature(function, eval_str=True)
-    parameters = [
-        p.replace(annotation=Annotated[p.annotation, tyro.conf.arg(name=p.name[:-1])]) if p.name.endswith("_") else p
+    named = (
+        (p, "" if dataclasses.is_dataclass(p.annotation) else p.name.removesuffix("_"))
         for p in signature.parameters.values()
+    )
+    parameters = [
+        p.replace(annotation=Annotated[p.annotation, tyro.conf.arg(name=name)]) if name != p.name else p
+        for p, name in named
     ]
 
     @functools.wraps(function)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
 from cerebro_eeg.progress import Progress, counted
+from cerebro_eeg.runs.settings import Handling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,16 +70,11 @@ def embed(
     layer: int | None = None,
     seconds: float | None = None,
     stride: float | None = None,
-    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
-    untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
-    too_many: Literal["error", "nearest"] = "error",
-    quality: Literal["keep", "drop", "refuse"] = "keep",
-    mains: float | None = None,
-    unit: str | None = None,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
     device: str = "auto",
+    handling: Handling = Handling(),
 ) -> EmbedResult:
     """Write the features of recordings: what a model's encoder makes of every window of them.
 
@@ -99,28 +95,20 @@ def embed(
         layer: Blocks of the encoder to run, from 0 (embedded patches); otherwise all.
         seconds: Length of a window; otherwise the model's.
         stride: Seconds from window to window; otherwise side by side.
-        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
-            electrode where the file has positions.
-        untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was
-            trained, drop them, or use them as they are.
-        too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
-        quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
-        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name what cannot be used by its path; it may say who was recorded.
         device: auto, cpu, cuda, cuda:1 or mps.
+        handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     import numpy as np
 
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs.feature_file import FeatureFile, check_target
-    from cerebro_eeg.runs.signals import Handling, open_signal
+    from cerebro_eeg.runs.signals import open_signal
     from cerebro_eeg.train.distributed import choose_device
 
     check_target(out)
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     chosen = choose_device(device)
     given = inputs.find_inputs(files, key)
     loaded = inference.load_model(model).to(chosen)

@@ -9,6 +9,7 @@ from typing import Literal
 from cerebro_eeg.commands.step_line import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
+from cerebro_eeg.runs.settings import Engine, choose
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,7 @@ def finetune(
     untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
     paper: bool = False,
     set: tuple[str, ...] = (),
-    device: str = "auto",
-    strategy: Literal["ddp", "fsdp"] = "ddp",
-    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
-    micro_batch: int | None = None,
-    compile: Literal["auto", "yes", "no"] = "auto",
-    kernels: Literal["ours", "stock"] = "ours",
-    recompute: bool = False,
-    deterministic: bool = False,
-    threads: int | None = None,
-    readers: int = 2,
-    save_minutes: float = 10.0,
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    engine: Engine = Engine(),
 ) -> FinetuneResult:
     """Train a task of a store: all of a pre-trained model, only a linear head on it, or a new model.
 
@@ -129,23 +119,10 @@ def finetune(
         untrained: With --freeze: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
         set: Any other field, as name=value: finetune.drop_path=0.2.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        strategy: Whole copies in every process, or shards of the weights.
-        precision: Of the arithmetic; auto is bf16 on a GPU that has it.
-        micro_batch: Windows that a process computes at once; otherwise what fits into memory.
-        compile: Compile the blocks; auto does so on a GPU.
-        kernels: On a GPU: ours for attention and GELU, tried on an H200 only, or torch's alone.
-        recompute: Gradient checkpointing: less memory, more time.
-        deterministic: Bitwise equal repetitions on a GPU, too.
-        threads: Of a process on the CPU.
-        readers: Threads that read windows.
-        save_minutes: Between two saves of the state.
-        loggers: Beside metrics.jsonl.
+        engine: How it is carried out; its fields are flags of their own.
     """
     from cerebro_eeg.report.run_report import report_finetune
     from cerebro_eeg.runs import finetune as runs
-    from cerebro_eeg.runs.engine import Engine
-    from cerebro_eeg.runs.settings import choose
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
@@ -176,20 +153,6 @@ def finetune(
         paper=paper,
         rate=rate,
         untrained="as_is" if freeze and from_ == "none" else untrained,
-    )
-    engine = Engine(
-        device=device,
-        strategy=strategy,
-        precision=precision,
-        micro_batch=micro_batch,
-        compile={"auto": None, "yes": True, "no": False}[compile],
-        kernels=kernels,
-        recompute=recompute,
-        deterministic=deterministic,
-        threads=threads,
-        readers=readers,
-        save_minutes=save_minutes,
-        loggers=loggers,
     )
     progress, began = Progress(), time.monotonic()
     start = None if from_ == "none" else Path(from_)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, counted
+from cerebro_eeg.runs.settings import Handling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,16 +65,11 @@ def predict(
     stride: float | None = None,
     annotations: tuple[Literal["edf", "bids"], ...] = (),
     plot: bool = False,
-    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
-    untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
-    too_many: Literal["error", "nearest"] = "error",
-    quality: Literal["keep", "drop", "refuse"] = "keep",
-    mains: float | None = None,
-    unit: str | None = None,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
     device: str = "auto",
+    handling: Handling = Handling(),
 ) -> PredictResult:
     """Say what a fine-tuned model makes of recordings that it never saw. Research software, not a medical device.
 
@@ -94,23 +90,15 @@ def predict(
         stride: Seconds from window to window; otherwise side by side.
         annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
         plot: Also draw each recording with the prediction under it, as PNG.
-        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
-            electrode where the file has positions.
-        untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was
-            trained, drop them, or use them as they are.
-        too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
-        quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
-        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.
         device: auto, cpu, cuda, cuda:1 or mps.
+        handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of
-    from cerebro_eeg.runs.signals import Handling
     from cerebro_eeg.train.distributed import choose_device
 
     _check_out(out)
@@ -119,7 +107,6 @@ def predict(
         from cerebro_eeg.report.prediction_plot import Envelope, plot_prediction
 
         check_picture(out / "picture.png")
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     chosen = choose_device(device)
     given = inputs.find_inputs(files, key, out)
     loaded = inference.load_model(model).to(chosen)

@@ -8,6 +8,7 @@ from typing import Literal
 from cerebro_eeg.commands.step_line import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
+from cerebro_eeg.runs.settings import Engine, choose
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,7 @@ def pretrain(
     rate: Literal["error", "as_is"] = "error",
     paper: bool = False,
     set: tuple[str, ...] = (),
-    device: str = "auto",
-    strategy: Literal["ddp", "fsdp"] = "ddp",
-    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto",
-    micro_batch: int | None = None,
-    compile: Literal["auto", "yes", "no"] = "auto",
-    kernels: Literal["ours", "stock"] = "ours",
-    recompute: bool = False,
-    deterministic: bool = False,
-    threads: int | None = None,
-    readers: int = 2,
-    save_minutes: float = 10.0,
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    engine: Engine = Engine(),
 ) -> PretrainResult:
     """Pre-train an encoder on the windows of one or several stores, from new weights or from a checkpoint's.
 
@@ -115,23 +105,10 @@ def pretrain(
         rate: What to do with a store of another rate than the model's.
         paper: Keep the batch size, however few steps an epoch has.
         set: Any other field, as name=value: model.depth=6 pretrain.weight_decay=0.1.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        strategy: Whole copies in every process, or shards of the weights.
-        precision: Of the arithmetic; auto is bf16 on a GPU that has it.
-        micro_batch: Windows that a process computes at once; otherwise what fits into memory.
-        compile: Compile the blocks; auto does so on a GPU.
-        kernels: On a GPU: ours for attention and GELU, tried on an H200 only, or torch's alone.
-        recompute: Gradient checkpointing: less memory, more time.
-        deterministic: Bitwise equal repetitions on a GPU, too.
-        threads: Of a process on the CPU.
-        readers: Threads that read windows.
-        save_minutes: Between two saves of the state.
-        loggers: Beside metrics.jsonl.
+        engine: How it is carried out; its fields are flags of their own.
     """
     from cerebro_eeg.report.run_report import report_pretrain
     from cerebro_eeg.runs import pretrain as runs
-    from cerebro_eeg.runs.engine import Engine
-    from cerebro_eeg.runs.settings import choose
     from cerebro_eeg.train.distributed import choose_device
 
     if not stores:
@@ -155,26 +132,12 @@ def pretrain(
         )
     chosen = choose(preset, config, flags, set)
     choices = runs.Choices(seed, seconds, stride, weights or None, without, steps, paper, rate)
-    engine = Engine(
-        device=device,
-        strategy=strategy,
-        precision=precision,
-        micro_batch=micro_batch,
-        compile={"auto": None, "yes": True, "no": False}[compile],
-        kernels=kernels,
-        recompute=recompute,
-        deterministic=deterministic,
-        threads=threads,
-        readers=readers,
-        save_minutes=save_minutes,
-        loggers=loggers,
-    )
     progress, began = Progress(), time.monotonic()
     line = StepLine(progress)
     try:
         found = runs.pretrain(list(stores), out, chosen, choices, engine, from_, say=progress.say, tell=line.tell)
         if found.first:
-            write_page(lambda: report_pretrain(out, list(stores), choose_device(device)), progress)
+            write_page(lambda: report_pretrain(out, list(stores), choose_device(engine.device)), progress)
     finally:
         progress.end()
     return PretrainResult(

@@ -1,7 +1,6 @@
 """Electrodes: the channels of a store as a model's weights know them; what was never trained needs a policy."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +9,10 @@ from cerebro_eeg.channels import match
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError
+from cerebro_eeg.runs.settings import Untrained
 
-Untrained = Literal["error", "nearest", "drop", "as_is"]
+Electrodes = Callable[[tuple[str, ...]], NDArray[np.int64]]
+"""From the names of a montage's channels to their ids; 0, 0 leaves a channel out."""
 
 
 def untrained_electrodes(parts: Sequence[Windows], trained: Mapping[str, int]) -> list[str]:
@@ -20,9 +21,7 @@ def untrained_electrodes(parts: Sequence[Windows], trained: Mapping[str, int]) -
     return sorted(name for name in used if not trained.get(name))
 
 
-def electrodes_of(
-    parts: Sequence[Windows], trained: Mapping[str, int], untrained: Untrained
-) -> Callable[[tuple[str, ...]], NDArray[np.int64]] | None:
+def electrodes_of(parts: Sequence[Windows], trained: Mapping[str, int], untrained: Untrained) -> Electrodes | None:
     """How the channels of these windows are read; None: as they are, because all of them were trained."""
     if not untrained_electrodes(parts, trained):
         return None
@@ -37,7 +36,7 @@ def _montages(parts: Sequence[Windows]) -> list[tuple[str, ...]]:
     return sorted({w.facts.montages[n] for w in parts for n in np.unique(w.facts.montage[w.recording]).tolist()})
 
 
-def electrode_ids(trained: Mapping[str, int], untrained: Untrained) -> Callable[[tuple[str, ...]], NDArray[np.int64]]:
+def electrode_ids(trained: Mapping[str, int], untrained: Untrained) -> Electrodes:
     """The ids of a montage's channels under a policy for what was never trained; 0, 0 for those that are dropped."""
     known = {name: count for name, count in trained.items() if count and name in IDS}
     if not known and untrained != "as_is":

@@ -1,10 +1,9 @@
-"""Engine: the choices of how to train that do not change what is learned, and what follows from them."""
+"""What follows from an ``Engine``: precision, pieces that fit into memory, kernels and compilation."""
 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.encoder import Stack
-from cerebro_eeg.schema import require, settle
+from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
 
@@ -24,43 +23,6 @@ SPARE = 0.6
 """Share of the free memory of a GPU that kept activations may take; the rest is for gradients and what is in flight."""
 CPU_BYTES = 2 << 30
 """Kept activations on a CPU, whose caches make larger pieces no faster."""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How a run is carried out."""
-
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    """Across processes: whole copies, or shards of the weights."""
-    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto"
-    """Of the arithmetic; auto: bf16 on a GPU that has it. fp64 is to compare runs with."""
-    micro_batch: int | None = None
-    """Windows that a process computes at once; none: what fits into its memory."""
-    compile: bool | None = None
-    """Compile each block; none: on a GPU."""
-    kernels: Literal["ours", "stock"] = "ours"
-    """On a GPU: ours for attention along a short axis and GELU, measured on an H200 only, or torch's alone."""
-    recompute: bool = False
-    """Gradient checkpointing: less memory, a third more time."""
-    deterministic: bool = False
-    """Bitwise equal repetitions on a GPU, too."""
-    threads: int | None = None
-    """Of a process on the CPU; none: torch's choice."""
-    readers: int = 2
-    """Threads that read windows."""
-    save_minutes: float = 10.0
-    """Between two saves of the state."""
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Beside metrics.jsonl."""
-
-    def __post_init__(self) -> None:
-        settle(self)
-        require(self.micro_batch is None or self.micro_batch >= 1, f"micro_batch is {self.micro_batch}; at least 1")
-        require(self.threads is None or self.threads >= 1, f"threads is {self.threads}; it must be at least 1")
-        require(self.readers >= 0, f"readers is {self.readers}; it must be at least 0")
-        require(self.save_minutes > 0, f"save_minutes is {self.save_minutes}; it must be positive")
 
 
 def choose_precision(engine: Engine, device: torch.device) -> Precision:
@@ -99,7 +61,7 @@ def prepare(engine: Engine, world: World, model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
-            if engine.compile if engine.compile is not None else world.device.type == "cuda":
+            if engine.compile == "yes" or (engine.compile == "auto" and world.device.type == "cuda"):
                 part.compile_parts()
 
 

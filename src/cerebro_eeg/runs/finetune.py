@@ -23,13 +23,13 @@ from cerebro_eeg.metrics import Predictions, choose_threshold, headline
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import engine as engines
-from cerebro_eeg.runs.electrodes import Untrained, electrodes_of, untrained_electrodes
-from cerebro_eeg.runs.engine import Engine
+from cerebro_eeg.runs.electrodes import Electrodes, electrodes_of, untrained_electrodes
 from cerebro_eeg.runs.finetuning import LabelTask, scaling_of
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.predicting import Electrodes, features, predict_windows, to_predictions
+from cerebro_eeg.runs.predicting import features, predict_windows, to_predictions
 from cerebro_eeg.runs.probing import fit_probe
 from cerebro_eeg.runs.seen import record
+from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
 from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, mistakes, plan_length

@@ -27,9 +27,10 @@ from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest
 from cerebro_eeg.runs.decisions import Prediction, softmax
-from cerebro_eeg.runs.electrodes import Untrained, electrode_ids
+from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
 from cerebro_eeg.runs.inputs import find_checkpoint
-from cerebro_eeg.runs.signals import Electrodes, Handling, Signal, TooMany, Unknown, open_signal
+from cerebro_eeg.runs.settings import Handling, TooMany, Unknown, Untrained
+from cerebro_eeg.runs.signals import Signal, open_signal
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
@@ -38,7 +39,6 @@ BATCH = 64
 """Windows that are computed at once, at most."""
 BATCH_BYTES = 256 << 20
 """Activations that are held at once, about."""
-DEFAULT = Handling()
 Tell = Callable[[float, float], None]
 """Told how many seconds of the recording are done, and of how many."""
 
@@ -86,7 +86,7 @@ class Embedding:
 
 
 def make_reader(
-    model: Cerebro, *, seconds: float | None = None, stride: float | None = None, handling: Handling = DEFAULT
+    model: Cerebro, *, seconds: float | None = None, stride: float | None = None, handling: Handling = Handling()
 ) -> Reader:
     """A reader of windows of the model's own length, or of ``seconds``; side by side unless ``stride`` is given."""
     rate = model.config.signal.sfreq

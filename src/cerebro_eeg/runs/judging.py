@@ -14,9 +14,10 @@ from cerebro_eeg.measures.events_tsv import write_events
 from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs.electrodes import Untrained, electrodes_of
+from cerebro_eeg.runs.electrodes import electrodes_of
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predicting import predict_windows, to_predictions
+from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.train.distributed import World
 
 WITHOUT_VALIDATION = 0.5

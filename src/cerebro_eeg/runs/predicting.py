@@ -16,13 +16,12 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
+from cerebro_eeg.runs.electrodes import Electrodes
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
 
 SECONDS = 10.0
 """Between two words on how far it is."""
-
-Electrodes = Callable[[tuple[str, ...]], NDArray[np.int64]]
 
 
 @torch.no_grad()

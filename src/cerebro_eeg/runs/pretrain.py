@@ -16,10 +16,10 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs import engine as engines
-from cerebro_eeg.runs.engine import Engine
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.pretraining import MaskedTask, validate
 from cerebro_eeg.runs.seen import record
+from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.sources import check_signal, open_stores, pretrain_windows, signal_of
 from cerebro_eeg.runs.training import (
     Plan,

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.metrics import Predictions
-from cerebro_eeg.runs.electrodes import Untrained
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
 from cerebro_eeg.runs.scored import Record, read_record, write_record
+from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.splitting import Cut, find_splits
 from cerebro_eeg.runs.summary import summarise
 from cerebro_eeg.train.distributed import meet

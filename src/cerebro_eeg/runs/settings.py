@@ -1,13 +1,85 @@
-"""Settings: a preset, changed by a JSON file, changed by flags: what comes later wins, and every field is checked."""
+"""Settings: what a user may choose about a run, besides what each verb alone is asked.
+
+``choose``: a preset, changed by a JSON file, changed by flags: what comes later wins, and every field is checked.
+``Engine`` and ``Handling``: one dataclass for what several verbs take; its docstrings are the help of their flags, so
+this module loads neither torch nor NumPy.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cerebro_eeg.config import Preset, preset
+from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.schema import from_dict
+from cerebro_eeg.schema import from_dict, require, settle
+
+Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
+Untrained = Literal["error", "nearest", "drop", "as_is"]
+TooMany = Literal["error", "nearest"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a training is carried out: choices that do not change what is learned."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """Whole copies in every process, or shards of the weights."""
+    precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto"
+    """Of the arithmetic; auto is bf16 on a GPU that has it."""
+    micro_batch: int | None = None
+    """Windows that a process computes at once; otherwise what fits into memory."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the blocks; auto does so on a GPU."""
+    kernels: Literal["ours", "stock"] = "ours"
+    """On a GPU: ours for attention and GELU, tried on an H200 only, or torch's alone."""
+    recompute: bool = False
+    """Gradient checkpointing: less memory, more time."""
+    deterministic: bool = False
+    """Bitwise equal repetitions on a GPU, too."""
+    threads: int | None = None
+    """Of a process on the CPU."""
+    readers: int = 2
+    """Threads that read windows."""
+    save_minutes: float = 10.0
+    """Between two saves of the state."""
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Beside metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        require(self.micro_batch is None or self.micro_batch >= 1, f"micro_batch is {self.micro_batch}; at least 1")
+        require(self.threads is None or self.threads >= 1, f"threads is {self.threads}; it must be at least 1")
+        require(self.readers >= 0, f"readers is {self.readers}; it must be at least 0")
+        require(self.save_minutes > 0, f"save_minutes is {self.save_minutes}; it must be positive")
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What a user may choose about new recordings; everything else is the checkpoint's."""
+
+    unknown: Unknown = "error"
+    """Channels whose labels are not understood: refuse the recording, drop them, or take the nearest electrode where
+    the file has positions."""
+    untrained: Untrained = "error"
+    """Channels of electrodes that no window trained: refuse the recording, use the nearest that was trained, drop them,
+    or use them as they are."""
+    too_many: TooMany = "error"
+    """A recording with more channels than the model takes: refuse it, or keep some spread over the head."""
+    quality: Policy = "keep"
+    """Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording."""
+    mains: float | None = None
+    """Mains frequency in Hz; otherwise estimated for each recording."""
+    unit: str | None = None
+    """uV, nV, mV or V, of channels whose own unit is blank or unknown."""
+
+    def __post_init__(self) -> None:
+        if self.mains is not None and not 0 < self.mains < 1000:
+            raise ConfigError(f"mains is {self.mains:g}; expected a frequency in Hz, such as 50 or 60")
 
 
 def choose(name: str, file: Path | None, flags: Mapping[str, Any], changes: Sequence[str]) -> Preset:

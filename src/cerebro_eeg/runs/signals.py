@@ -7,10 +7,10 @@ from. Electrodes that no window trained are dealt with last, because they belong
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from cerebro_eeg.data.filtering.filters import run
 from cerebro_eeg.data.filtering.half import to_half
 from cerebro_eeg.data.filtering.mains import estimate_mains
 from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
-from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count
+from cerebro_eeg.data.filtering.quality import Thresholds, choose, count
 from cerebro_eeg.data.filtering.quality_meter import measure
 from cerebro_eeg.data.filtering.references import Reference, rereference
 from cerebro_eeg.data.reading.edf import late_faults
@@ -30,38 +30,14 @@ from cerebro_eeg.data.reading.recording import Recording, Samples
 from cerebro_eeg.data.storing.job import with_columns
 from cerebro_eeg.data.storing.scale import ScaleSample
 from cerebro_eeg.data.storing.writer import LARGEST
-from cerebro_eeg.errors import CerebroError, ChannelError, ConfigError, RecordingError
-from cerebro_eeg.runs.electrodes import Untrained
+from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
+from cerebro_eeg.runs.electrodes import Electrodes
+from cerebro_eeg.runs.settings import Handling
 
 if TYPE_CHECKING:
     import mne
 
     Source: TypeAlias = Path | str | mne.io.BaseRaw | mne.BaseEpochs
-
-Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
-TooMany = Literal["error", "nearest"]
-
-
-@dataclass(frozen=True)
-class Handling:
-    """What a user may choose about recordings; everything else is the checkpoint's."""
-
-    unknown: Unknown = "error"
-    """Channels whose labels are not understood."""
-    untrained: Untrained = "error"
-    """Channels of electrodes that no window trained."""
-    too_many: TooMany = "error"
-    """Recordings with more channels than the model's config allows."""
-    quality: Policy = "keep"
-    """Channels that are flat, clipped, disconnected or absurdly scaled."""
-    mains: float | None = None
-    """Mains frequency in Hz; None: estimated for each recording."""
-    unit: str | None = None
-    """Of channels whose own unit is blank or unknown."""
-
-    def __post_init__(self) -> None:
-        if self.mains is not None and not 0 < self.mains < 1000:
-            raise ConfigError(f"mains is {self.mains:g}; expected a frequency in Hz, such as 50 or 60")
 
 
 @dataclass(frozen=True)
@@ -105,9 +81,6 @@ class Signal:
     def pieces(self) -> Iterator[Piece]:
         """All of it, in bounded memory."""
         return _pieces(self.recording, self.plan, self.reference)
-
-
-Electrodes = Callable[[tuple[str, ...]], NDArray[np.int64]]
 
 
 def open_signal(source: "Source", config: ModelConfig, electrodes: Electrodes, handling: Handling) -> Signal:

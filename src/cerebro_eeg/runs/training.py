@@ -14,8 +14,8 @@ from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
 from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.runs import engine as engines
-from cerebro_eeg.runs.engine import Engine
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import World, at_rest, whole, wrap
 from cerebro_eeg.train.log import Log
