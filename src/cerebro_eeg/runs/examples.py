@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.baselines import Montage
-from cerebro_eeg.runs.filling import evaluating, mask_windows, spread
+from cerebro_eeg.runs.filling import mask_windows, spread
 from cerebro_eeg.runs.pretraining import Sources
 from cerebro_eeg.runs.reconstruction import dataset_of
+from cerebro_eeg.train.loop import evaluating
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def find_examples(
         np.array([number for _, source, number in places if source == one], np.int64) for one in range(len(sources))
     ]
     found = []
-    with evaluating(model, device):
+    with evaluating(model.to(device)):
         for part in mask_windows(model.config, model.objective, sources, chosen, device, model):
             assert part.predicted_BCNL is not None
             store, windows = sources[part.source]

@@ -3,7 +3,6 @@
 Legend: **B** windows, **C** rows of a window, **N** patches, **L** values in a patch.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,18 +39,6 @@ class Masked:
     masked_BCN: Tensor
     predicted_BCNL: Tensor | None
     """What a model makes of them; None without one."""
-
-
-@contextlib.contextmanager
-def evaluating(model: MaskedCerebro, device: torch.device) -> Iterator[None]:
-    """The model on the device and not training; afterwards its parts train again as they did."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.to(device).eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """Finetune: trainings of a labelled task, one for each seed and fold, each in a folder of its own."""
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
@@ -32,10 +31,10 @@ from cerebro_eeg.runs.seen import record
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
-from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, mistakes, plan_length
+from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, plan_length, together
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World, at_rest, meet, put
+from cerebro_eeg.train.distributed import World, at_rest, put
 from cerebro_eeg.train.optim import group
 
 
@@ -105,14 +104,7 @@ def finetune(
 ) -> Finetuned:
     """Train for every seed and fold, from the weights of ``start``, or from new ones (None)."""
     folder = RunFolder(out)
-    with (
-        mistakes(),
-        loop.stoppable(),
-        meet(engine.device, engine.strategy) as world,
-        folder.held() if world.first else contextlib.nullcontext(),
-    ):
-        if not world.first:
-            say, tell = lambda line: None, lambda report, steps, batch: None
+    with together(folder, engine, say, tell) as (world, say, tell):
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
         store = Store(store_folder)

@@ -19,7 +19,7 @@ from cerebro_eeg.config import FinetuneConfig
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.sampler import Order, Step
 from cerebro_eeg.data.batching.windows import Windows
-from cerebro_eeg.runs.seen import name_windows, note_seen
+from cerebro_eeg.runs.seen import name_windows, note_seen, read_alone, read_steps
 from cerebro_eeg.train import draws
 from cerebro_eeg.train.distributed import World
 
@@ -83,15 +83,9 @@ class LabelTask:
         self.names: tuple[str, ...] = ("accuracy",) if windows.target is None else ()
 
     def pieces(self, first: int, last: int) -> Iterator[Sequence[Piece]]:
-        mine = (
-            self._order.step(number).part(self._world.rank, self._world.size).part(part, self._pieces)
-            for number in range(first, last)
-            for part in range(self._pieces)
-        )
-        raws = self._loader.stream(mine)
-        for number in range(first, last):
-            weight = self._weigh(self._order.step(number))
-            yield [Piece(next(raws), weight) for _ in range(self._pieces)]
+        for step, raws in read_steps(self._order, self._loader, self._world, self._pieces, first, last):
+            weight = self._weigh(step)
+            yield [Piece(raw, weight) for raw in raws]
 
     def share(self, module: nn.Module, piece: Piece) -> tuple[Tensor, Tensor]:
         output_BK = self._forward(module, piece.raw)
@@ -103,10 +97,7 @@ class LabelTask:
         return name_windows([self._windows], piece.raw.step)
 
     def alone(self, module: nn.Module, piece: Piece) -> Iterator[tuple[str, Tensor]]:
-        step = piece.raw.step
-        for number, name in enumerate(self.windows(piece)):
-            one = slice(number, number + 1)
-            raw = self._loader.read(Step(step.source[one], step.window[one], step.epoch[one]))
+        for name, raw in read_alone(self._loader, [self._windows], piece.raw.step):
             yield name, self._errors(self._forward(module, raw), raw)[0]
 
     def note(self, step: int, notes: dict[str, Any]) -> None:

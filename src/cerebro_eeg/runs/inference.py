@@ -6,7 +6,6 @@ lie within stretches without a gap, as those of a store do, and hold the very sa
 Legend: **B** windows, **C** channels, **T** samples, **N** patches, **D** width, **K** outputs.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
 from cerebro_eeg.runs.inputs import find_checkpoint
 from cerebro_eeg.runs.settings import Handling, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.train.loop import evaluating
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
@@ -254,7 +254,7 @@ def compute(
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
     for cut in cut_windows(signal, reader.samples, reader.stride, size, watch):
         some = True
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             output = read(model, _batch(cut, signal, model.encoder.positions.device))
         yield cut, np.asarray(output.float().cpu().numpy(), np.float32)
         tell(float(cut.start_B[-1]), signal.end)
@@ -281,17 +281,6 @@ def _outputs(model: Cerebro, batch: Batch) -> Tensor:
     output = model(batch)
     assert isinstance(output, Tensor)
     return output
-
-
-@contextlib.contextmanager
-def _evaluating(model: Cerebro) -> Iterator[None]:
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def _electrodes(model: Cerebro, handling: Handling) -> Electrodes:

@@ -16,9 +16,10 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
+from cerebro_eeg.runs.decisions import softmax
 from cerebro_eeg.runs.electrodes import Electrodes
 from cerebro_eeg.train.distributed import World
-from cerebro_eeg.train.loop import Precision
+from cerebro_eeg.train.loop import Precision, evaluating
 
 SECONDS = 10.0
 """Between two words on how far it is."""
@@ -51,24 +52,18 @@ def predict_windows(
         mine = mine.part(world.rank, world.size)
     pieces = -(-total // (world.size * batch_size)) if shared else -(-total // batch_size)
     pieces = min(pieces, total // world.size if shared else total)
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
     found: list[torch.Tensor] = []
-    try:
-        with Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
-            began = last = time.monotonic()
-            for number, raw in enumerate(loader.stream(mine.part(number, pieces) for number in range(pieces))):
-                if say is not None and time.monotonic() - last > SECONDS:
-                    last = time.monotonic()
-                    left = time_left(number, pieces, last - began)
-                    say(f"{total * number // pieces:,} of {total:,} windows, {left} left")
-                batch = lay_out(raw, world.device, torch.float64 if precision == "fp64" else torch.float16)
-                with torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                    output = model(batch) if read is None else read(model, batch)
-                found.append(output.float().cpu())
-    finally:
-        for part, mode in modes:
-            part.training = mode
+    with evaluating(model), Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
+        began = last = time.monotonic()
+        for number, raw in enumerate(loader.stream(mine.part(number, pieces) for number in range(pieces))):
+            if say is not None and time.monotonic() - last > SECONDS:
+                last = time.monotonic()
+                left = time_left(number, pieces, last - began)
+                say(f"{total * number // pieces:,} of {total:,} windows, {left} left")
+            batch = lay_out(raw, world.device, torch.float64 if precision == "fp64" else torch.float16)
+            with torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                output = model(batch) if read is None else read(model, batch)
+            found.append(output.float().cpu())
     own = torch.cat(found)
     if not shared:
         return np.asarray(own.numpy(), np.float32)
@@ -102,8 +97,7 @@ def to_predictions(store: Store, windows: Windows, output: NDArray[np.float32]) 
     ids = np.array(windows.facts.ids, dtype=np.str_)[windows.recording]
     names = np.array([*windows.facts.subjects, ""], dtype=np.str_)
     if windows.target is None:
-        shifted = np.exp(output.astype(np.float64) - output.max(1, keepdims=True))
-        output = (shifted / shifted.sum(1, keepdims=True)).astype(np.float32)
+        output = softmax(output)
     return Predictions(
         kind="classification" if windows.target is None else "regression",
         names=windows.names,

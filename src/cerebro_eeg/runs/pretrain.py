@@ -1,6 +1,5 @@
 """Pretrain: one run of masked pre-training, from stores to weights, that goes on where it was stopped."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ from cerebro_eeg.runs.training import (
     carry_out,
     fit_batch,
     gathered,
-    mistakes,
     plan_length,
     signal_type,
+    together,
 )
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World, meet
+from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.log import read_lines
 from cerebro_eeg.train.optim import group
 
@@ -93,14 +92,7 @@ def pretrain(
 ) -> Pretrained:
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
     folder = RunFolder(out)
-    with (
-        mistakes(),
-        loop.stoppable(),
-        meet(engine.device, engine.strategy) as world,
-        folder.held() if world.first else contextlib.nullcontext(),
-    ):
-        if not world.first:
-            say, tell = lambda line: None, lambda report, steps, batch: None
+    with together(folder, engine, say, tell) as (world, say, tell):
         return _pretrain(world, open_stores(folders), folder, preset, choices, engine, start, say, tell)
 
 

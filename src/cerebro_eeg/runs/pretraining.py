@@ -18,9 +18,10 @@ from cerebro_eeg.data.batching.sampler import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts
-from cerebro_eeg.runs.seen import name_windows, note_seen
+from cerebro_eeg.runs.seen import name_windows, note_seen, read_alone, read_steps
 from cerebro_eeg.train import draws
 from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.loop import evaluating
 
 Sources = Sequence[tuple[Store, Windows]]
 
@@ -59,15 +60,9 @@ class MaskedTask:
         self._rows = [windows.channels.astype(np.int64) * config.patches.rows for windows in self._windows]
 
     def pieces(self, first: int, last: int) -> Iterator[Sequence[Piece]]:
-        mine = (
-            self._order.step(number).part(self._world.rank, self._world.size).part(part, self._pieces)
-            for number in range(first, last)
-            for part in range(self._pieces)
-        )
-        raws = self._loader.stream(mine)
-        for number in range(first, last):
-            masked, visible = self._counts(self._order.step(number))
-            yield [Piece(next(raws), masked, visible) for _ in range(self._pieces)]
+        for step, raws in read_steps(self._order, self._loader, self._world, self._pieces, first, last):
+            masked, visible = self._counts(step)
+            yield [Piece(raw, masked, visible) for raw in raws]
 
     def share(self, module: nn.Module, piece: Piece) -> tuple[Tensor, Tensor]:
         found = self._reconstruct(module, piece.raw)
@@ -79,10 +74,7 @@ class MaskedTask:
         return name_windows(self._windows, piece.raw.step)
 
     def alone(self, module: nn.Module, piece: Piece) -> Iterator[tuple[str, Tensor]]:
-        for number, name in enumerate(self.windows(piece)):
-            step = piece.raw.step
-            one = slice(number, number + 1)
-            raw = self._loader.read(Step(step.source[one], step.window[one], step.epoch[one]))
+        for name, raw in read_alone(self._loader, self._windows, piece.raw.step):
             yield name, self._reconstruct(module, raw).loss
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
@@ -139,16 +131,13 @@ def validate(
     mine = whole.part(world.rank, world.size) if shared else whole
     pieces = max(1, min(-(-len(whole) // (world.size * batch)), len(whole) // world.size if shared else len(whole)))
     totals = torch.zeros(4, dtype=torch.float64, device=world.device)
-    training = module.training
-    module.eval()
-    with Loader(sources, threads=2) as loader:
+    with evaluating(module), Loader(sources, threads=2) as loader:
         for raw in loader.stream(mine.part(number, pieces) for number in range(pieces)):
             layout_batch = lay_out(raw, world.device, dtype)
             tokens = config.patches.count(raw.samples)
             noise_RN = mask_noise(config, layout_batch.layout, raw.key_B, raw.epoch_B, 0, tokens, world.device)
             found = module(layout_batch, noise_RN)
             totals += torch.stack([found.masked_sum, found.masked_count, found.visible_sum, found.visible_count])
-    module.train(training)
     masked, masked_count, visible, visible_count = (world.sum(totals) if shared else totals).tolist()
     masked, visible = masked / max(1.0, masked_count), visible / max(1.0, visible_count)
     return {

@@ -22,9 +22,10 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.bands import band_energy, band_limits
 from cerebro_eeg.runs.baselines import Montage, interpolate
-from cerebro_eeg.runs.filling import PHASE, evaluating, mask_windows, spread_windows
+from cerebro_eeg.runs.filling import PHASE, mask_windows, spread_windows
 from cerebro_eeg.runs.pretraining import Sources
 from cerebro_eeg.runs.ridge_fit import Ridge, fit_ridge
+from cerebro_eeg.train.loop import evaluating
 
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -129,7 +130,7 @@ def reconstruct(
     }
     fitted = fit_ridge(config, objective, train, needed, device)
     tally = _Tally(config)
-    with evaluating(model, device):
+    with evaluating(model.to(device)):
         for part in mask_windows(config, objective, validation, chosen, device, model):
             assert part.predicted_BCNL is not None
             values, masked = part.target_BCNL, part.masked_BCN

@@ -1,15 +1,36 @@
-"""Seen: which windows a run has trained on, for its weights' record and for errors that must name them."""
+"""Seen: the windows of a run's steps: read, counted for the record of its weights, named for errors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from cerebro_eeg.config import Training
-from cerebro_eeg.data.batching.sampler import Step
+from cerebro_eeg.data.batching.loader import Loader, RawStep
+from cerebro_eeg.data.batching.sampler import Order, Step
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.runs.sources import describe_source
+from cerebro_eeg.train.distributed import World
+
+
+def read_steps(
+    order: Order, loader: Loader, world: World, pieces: int, first: int, last: int
+) -> Iterator[tuple[Step, list[RawStep]]]:
+    """Each step from ``first`` up to ``last``, and this process's windows of it in so many pieces."""
+    raws = loader.stream(
+        order.step(number).part(world.rank, world.size).part(part, pieces)
+        for number in range(first, last)
+        for part in range(pieces)
+    )
+    for number in range(first, last):
+        yield order.step(number), [next(raws) for _ in range(pieces)]
+
+
+def read_alone(loader: Loader, windows: Sequence[Windows], step: Step) -> Iterator[tuple[str, RawStep]]:
+    """The name of each window of a step, and that window by itself."""
+    for number, name in enumerate(name_windows(windows, step)):
+        yield name, loader.read(step.part(number, len(step)))
 
 
 def note_seen(notes: dict[str, Any], windows: Sequence[Windows], done: Step) -> None:

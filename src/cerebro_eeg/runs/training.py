@@ -17,7 +17,7 @@ from cerebro_eeg.runs import engine as engines
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World, at_rest, whole, wrap
+from cerebro_eeg.train.distributed import World, at_rest, meet, whole, wrap
 from cerebro_eeg.train.log import Log
 from cerebro_eeg.train.optim import Group, Schedule, adamw
 
@@ -59,6 +59,20 @@ class Plan:
     """From the pieces that the run keeps to, and the type of the signal."""
     after: Callable[[loop.Run, int], tuple[dict[str, float], bool]]
     """After each step: what was measured, to be logged, and whether to stop for good."""
+
+
+@contextlib.contextmanager
+def together(folder: RunFolder, engine: Engine, say: Say, tell: Tell) -> Iterator[tuple[World, Say, Tell]]:
+    """The processes of a run meet, and the first holds its folder; that one alone says and tells anything."""
+    with (
+        mistakes(),
+        loop.stoppable(),
+        meet(engine.device, engine.strategy) as world,
+        folder.held() if world.first else contextlib.nullcontext(),
+    ):
+        if not world.first:
+            say, tell = lambda line: None, lambda report, steps, batch: None
+        yield world, say, tell
 
 
 def fit_batch(batch: int, windows: int, paper: bool, say: Say) -> int:

@@ -172,6 +172,18 @@ def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
     return torch.autocast(run.world.device.type, torch.bfloat16)
 
 
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module not training; afterwards its parts train again as they did."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
     """Say which windows made the loss or its gradient something that is not a number; nothing was updated."""
     bad = [piece for piece, loss in zip(pieces, losses, strict=True) if not math.isfinite(loss.item())]
