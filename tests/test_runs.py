@@ -359,6 +359,11 @@ def test_no_steps_are_refused(folder, tmp_path, steps):
 def test_what_the_checkpoint_decides_cannot_be_asked_for(folder, pretrained, tmp_path):
     with pytest.raises(ConfigError, match=r"objective\.style cannot be changed with --from"):
         commands.pretrain((folder,), out=tmp_path / "run", from_=pretrained, style="vitmae")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model": {"patches": {"length": 32}}, "pretrain": {"clip": 2.0}, "objective": {}}))
+    with pytest.raises(ConfigError, match=r"^model\.patches\.length, model\.depth cannot be changed with --from"):
+        commands.pretrain((folder,), out=tmp_path / "run", from_=pretrained, config=file, set=("model.depth=4",))
+    assert not (tmp_path / "run").exists()
 
 
 def test_epochs_leave_the_schedule_of_the_file_alone(folder, tmp_path, monkeypatch):

@@ -19,8 +19,11 @@ from train_stores import make_store
 WORKER = Path(__file__).with_name("train_worker.py")
 
 
-def run_jobs(jobs, processes=1, dies=False):
-    """Do the jobs with so many processes; what the first one printed of each. ``dies``: they are killed in it."""
+def run_jobs(jobs, processes=1, dies=False, said=None):
+    """Do the jobs with so many processes; what the first one printed of each. ``dies``: they are killed in it.
+
+    What each process says on stderr is added to ``said``.
+    """
     ports = free_ports(len(jobs)) if processes > 1 else []
     jobs = [{**job, "ports": ports} for job in jobs]
     started = []
@@ -52,8 +55,10 @@ def run_jobs(jobs, processes=1, dies=False):
         for process in started:
             process.kill()
             process.communicate()
-    for _, said, code in outputs:
-        assert code == (-signal.SIGKILL if dies else 0), said[-3000:]
+    for _, errors, code in outputs:
+        assert code == (-signal.SIGKILL if dies else 0), errors[-3000:]
+    if said is not None:
+        said += [errors for _, errors, _ in outputs]
     return [json.loads(line) for line in outputs[0][0].splitlines()]
 
 
@@ -145,6 +150,24 @@ def test_every_way_of_sharing_the_work_learns_the_same(worlds, name, kind):
             assert error <= 1e-9 * value.norm(), (file, key)
             if key.endswith("qkv.bias"):
                 assert (found[key] - value)[keys].abs().max() < (1e-12 if file.startswith("grad") else 0.1)
+
+
+def test_of_several_processes_the_first_says_what_was_loaded(stores, tmp_path):
+    run_jobs([pretrain_job(stores, tmp_path / "start", steps=1)])
+    jobs = [
+        pretrain_job(stores, tmp_path / "more", steps=1, start=str(tmp_path / "start")),
+        pretrain_job(
+            stores,
+            tmp_path / "tuned",
+            verb="finetune",
+            steps=1,
+            start=str(tmp_path / "start"),
+            choices={"task": "alpha"},
+        ),
+    ]
+    said = []
+    assert run_jobs(jobs, 2, said=said) == [{}, {}]
+    assert [text.count("tensors loaded") for text in said] == [2, 0]
 
 
 # ---- stopping and going on ------------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """Progress: how far a long piece of work is, said on stderr in words that people read. Standard library only."""
 
+import contextlib
+import logging
 import sys
 import time
+from collections.abc import Iterator
 
 
 class Progress:
@@ -36,6 +39,17 @@ class Progress:
         if self._open:
             print(file=sys.stderr, flush=True)
             self._open = False
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Models print what they loaded where no logging is set up; within this they do not."""
+    log, handler = logging.getLogger("cerebro_eeg"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def in_bytes(size: float) -> str:

@@ -5,10 +5,9 @@ Every step calls the function of another verb, and the command line that is show
 
 import contextlib
 import io
-import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from cerebro_eeg.commands.demo_files import count_task, read_blocks, write_table
 from cerebro_eeg.commands.demo_result import Block, DemoResult, Row, Score
 from cerebro_eeg.errors import ConfigError, StoppedError
 from cerebro_eeg.files import write_text
-from cerebro_eeg.progress import Progress, counted, in_time
+from cerebro_eeg.progress import Progress, counted, in_time, unheard
 
 SECONDS = 3.0  # of a window
 SEEDS = 2**40
@@ -62,7 +61,7 @@ def demo(*, out: Path = Path("cerebro-demo"), seed: int = 0, quick: bool = False
     began = time.monotonic()
     steps = _Steps(out, QUICK if quick else FULL, seed)
     try:
-        with _without_load_reports():
+        with unheard():  # each model loads the same, many times
             steps.simulate()
             steps.prepare()
             masked_error = steps.pretrain()
@@ -253,14 +252,3 @@ def command_line(verb: str, given: tuple[object, ...], options: dict[str, object
     for name, value in options.items():
         parts += [f"--{name.rstrip('_').replace('_', '-')}", *([] if value is True else words(value))]
     return shlex.join(parts)
-
-
-@contextlib.contextmanager
-def _without_load_reports() -> Iterator[None]:
-    """Models say what they loaded where nobody listens to the log; here each says the same, many times."""
-    log, handler = logging.getLogger("cerebro_eeg"), logging.NullHandler()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)

@@ -8,7 +8,7 @@ from typing import Literal
 from cerebro_eeg.commands.step_line import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
-from cerebro_eeg.runs.settings import Engine, choose
+from cerebro_eeg.runs.settings import Engine, changed_fields, choose
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,7 @@ def pretrain(
         "pretrain.batch_size": batch_size,
         "pretrain.peak_lr": lr,
     }
-    theirs = [name for name, value in flags.items() if value is not None] + [text.partition("=")[0] for text in set]
-    theirs = [name for name in theirs if name.startswith(("model.", "objective."))]
+    theirs = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
     if from_ is not None and theirs:
         raise ConfigError(
             f"{', '.join(theirs)} cannot be changed with --from: model and objective are the checkpoint's; leave it out"

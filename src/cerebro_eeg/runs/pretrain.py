@@ -187,6 +187,5 @@ def _model(preset: Preset, seed: int, start: Path | None, signal: SignalConfig, 
         if start is None:
             return MaskedCerebro(dataclasses.replace(preset.model, signal=signal), preset.objective)
         model = MaskedCerebro.from_pretrained(start)  # a checkpoint with another head gets new parts from the seed
-    say(str(model.load_report))
     say("the model is the checkpoint's; the preset gives the hyper-parameters of training")
     return model

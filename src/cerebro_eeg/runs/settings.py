@@ -6,7 +6,7 @@ this module loads neither torch nor NumPy.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +90,21 @@ def choose(name: str, file: Path | None, flags: Mapping[str, Any], changes: Sequ
     given = {path: value for path, value in flags.items() if value is not None}
     chosen = from_dict(Preset, _nested(given), chosen)
     return from_dict(Preset, _nested(dict(_parse(text) for text in changes)), chosen)
+
+
+def changed_fields(file: Path | None, flags: Mapping[str, Any], changes: Sequence[str]) -> list[str]:
+    """The fields that ``choose`` would be told to change, such as model.depth."""
+    in_file = [] if file is None else list(_paths("", _read(file)))
+    given = [path for path, value in flags.items() if value is not None]
+    return list(dict.fromkeys([*in_file, *given, *(text.partition("=")[0] for text in changes)]))
+
+
+def _paths(where: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield where
+        return
+    for name, inside in value.items():
+        yield from _paths(f"{where}.{name}" if where else name, inside)
 
 
 def _read(file: Path) -> Any:

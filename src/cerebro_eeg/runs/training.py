@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
 from cerebro_eeg.model.encoder import Block
+from cerebro_eeg.progress import unheard
 from cerebro_eeg.runs import engine as engines
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.settings import Engine
@@ -68,7 +69,7 @@ def together(folder: RunFolder, engine: Engine, say: Say, tell: Tell) -> Iterato
         mistakes(),
         loop.stoppable(),
         meet(engine.device, engine.strategy) as world,
-        folder.held() if world.first else contextlib.nullcontext(),
+        folder.held() if world.first else unheard(),
     ):
         if not world.first:
             say, tell = lambda line: None, lambda report, steps, batch: None
