@@ -20,8 +20,8 @@ from cerebro_eeg.metrics import Predictions, headline, score
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import finetune, scoring
 from cerebro_eeg.runs.predicting import start_times
+from cerebro_eeg.runs.scored import summarise
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.summary import summarise
 from cerebro_eeg.schema import to_dict
 from train_stores import make_store
 from train_worker import MODEL

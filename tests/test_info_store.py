@@ -17,7 +17,7 @@ from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ConfigError, StoreError
-from cerebro_eeg.report.store_sample import choose, sample_store
+from cerebro_eeg.report.store_plot import choose, sample_store
 
 RATE = 64.0
 SETTINGS = {

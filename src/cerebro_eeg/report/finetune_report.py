@@ -13,8 +13,7 @@ from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
 from cerebro_eeg.report.provenance import provenance
-from cerebro_eeg.runs.scored import read_record
-from cerebro_eeg.runs.summary import summarise
+from cerebro_eeg.runs.scored import read_record, summarise
 from cerebro_eeg.train.log import read_lines
 
 Score = Mapping[str, Any]

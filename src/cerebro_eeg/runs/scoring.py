@@ -10,10 +10,9 @@ from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
-from cerebro_eeg.runs.scored import Record, read_record, write_record
+from cerebro_eeg.runs.scored import Record, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.splitting import Cut, find_splits
-from cerebro_eeg.runs.summary import summarise
 from cerebro_eeg.train.distributed import meet
 
 Part = Literal["test", "validation"]
