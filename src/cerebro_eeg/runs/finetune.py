@@ -167,6 +167,17 @@ class _Whole:
         }
 
 
+@dataclass(frozen=True)
+class _One:
+    """One of the trainings."""
+
+    model: Cerebro
+    split: Split
+    folder: RunFolder
+    electrodes: Electrodes | None
+    seed: int
+
+
 def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> Trained:
     """One training, or what came of it where it is done."""
     done = folder.path / "finished.json"
@@ -177,30 +188,22 @@ def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, 
     model = _model(whole, seed, split)
     for line in check_signal([whole.store], model.config, whole.choices.rate):
         say(f"note: {line}")
-    electrodes = _electrodes(whole, model, split, say)
+    one = _One(model, split, folder, _electrodes(whole, model, split, say), seed)
     if whole.choices.freeze and whole.choices.solver == "exact":
-        steps = _probe(whole, model, split, folder, electrodes, seed, say)
+        steps = _probe(whole, one, say)
     else:
-        steps = _fit(whole, model, split, folder, electrodes, seed, say, tell)
-    return _finish(whole, model, split, folder, electrodes, seed, steps)
+        steps = _fit(whole, one, say, tell)
+    return _finish(whole, one, steps)
 
 
-def _probe(
-    whole: _Whole,
-    model: Cerebro,
-    split: Split,
-    folder: RunFolder,
-    electrodes: Electrodes | None,
-    seed: int,
-    say: Say,
-) -> int:
+def _probe(whole: _Whole, one: _One, say: Say) -> int:
     """Fit the head by scikit-learn on frozen features, and write it into the model."""
-    world = whole.world
+    world, model, split, folder = whole.world, one.model, one.split, one.folder
     if world.first:
-        folder.begin("probe", {"seed": seed, "fold": split.name}, {"processes": world.size})
+        folder.begin("probe", {"seed": one.seed, "fold": split.name}, {"processes": world.size})
     model.to(world.device)
     kept = {
-        name: predict_windows(model, whole.store, part, world, electrodes=electrodes, read=features, say=say)
+        name: predict_windows(model, whole.store, part, world, electrodes=one.electrodes, read=features, say=say)
         for name, part in (("train", split.train), ("validation", split.validation))
         if part is not None
     }
@@ -226,18 +229,10 @@ def _probe(
     return 0
 
 
-def _fit(
-    whole: _Whole,
-    model: Cerebro,
-    split: Split,
-    folder: RunFolder,
-    electrodes: Electrodes | None,
-    seed: int,
-    say: Say,
-    tell: Tell,
-) -> int:
+def _fit(whole: _Whole, one: _One, say: Say, tell: Tell) -> int:
     """Train by gradient steps; the best weights on validation end up in the model."""
     choices, engine, world, store = whole.choices, whole.engine, whole.world, whole.store
+    model, split, folder, electrodes, seed = one.model, one.split, one.folder, one.electrodes, one.seed
     table, windows = whole.preset.finetune, split.train
     batch = fit_batch(table.batch_size, len(windows), choices.paper, say)
     order = Order(seed, [len(windows)], batch)
@@ -298,19 +293,12 @@ def _fit(
     return run.progress.step
 
 
-def _finish(
-    whole: _Whole,
-    model: Cerebro,
-    split: Split,
-    folder: RunFolder,
-    electrodes: Electrodes | None,
-    seed: int,
-    steps: int,
-) -> Trained:
+def _finish(whole: _Whole, one: _One, steps: int) -> Trained:
     """Predictions for validation, the threshold chosen on them, and the weights; then the mark that it is done."""
+    model, split, folder = one.model, one.split, one.folder
     metric, score, threshold = "", None, None
     if split.validation is not None:
-        output = predict_windows(model, whole.store, split.validation, whole.world, electrodes=electrodes)
+        output = predict_windows(model, whole.store, split.validation, whole.world, electrodes=one.electrodes)
         found: Predictions = to_predictions(whole.store, split.validation, _unscaled(output, split))
         metric, score = headline(found)
         if found.kind == "classification" and len(found.names) == 2:
@@ -326,7 +314,7 @@ def _finish(
         write_text(folder.path / "finished.json", json.dumps(result) + "\n")
         _tidy(folder)
     whole.world.wait()
-    return Trained(folder.path, split.name, seed, steps, metric, score, threshold)
+    return Trained(folder.path, split.name, one.seed, steps, metric, score, threshold)
 
 
 def _tidy(folder: RunFolder) -> None:
