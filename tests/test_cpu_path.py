@@ -150,7 +150,7 @@ def test_packed_weights_that_change_are_noticed():
 
 
 def test_linear_layers_that_run_themselves():
-    """A gradient, a hook, another class, another precision, stock kernels, no rows: the layer is simply called."""
+    """A gradient, a hook, another class or forward or precision, stock kernels, no rows: the layer is simply called."""
 
     class Other(nn.Linear):
         def forward(self, x):
@@ -173,10 +173,16 @@ def test_linear_layers_that_run_themselves():
             assert ours not in names(layer, x)
         with torch.autocast("cpu", torch.bfloat16):
             assert cpu.linear(layer, x).dtype == torch.bfloat16
+        patched = copy.deepcopy(layer)
+        patched.forward = lambda x: x * 0
+        assert not cpu.linear(patched, x).any()
         calls = []
+        with nn.modules.module.register_module_forward_hook(lambda *given: calls.append(given)):
+            cpu.linear(layer, x)
+        assert len(calls) == 1
         layer.register_forward_hook(lambda *given: calls.append(given))
         cpu.linear(layer, x)
-        assert len(calls) == 1
+        assert len(calls) == 2
 
 
 # ---- whole encoders ------------------------------------------------------------------------------------------------

@@ -269,24 +269,6 @@ def test_compile_takes_the_whole_model_and_mixtures_do_not_recompile():
     assert len(graphs) == 1
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
-def test_parts_stay_compiled_whatever_comes(monkeypatch):
-    """Mixed and equal windows with and without gradients, in three kinds of block: more than dynamo's limit of 8."""
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch._TorchCompileInductorWrapper, "__call__", lambda self, graph, inputs: graph)
-    plain, model = (randomized(Encoder(small(depth=4))) for _ in range(2))
-    limit = torch._dynamo.config.recompile_limit
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=limit):
-        model.compile_parts()
-        for counts in ([3, 2, 6], [4, 4, 4]):
-            batch = to_batch(*make_windows(counts, 40))
-            for gradients in (True, False):
-                with torch.set_grad_enabled(gradients):
-                    torch.testing.assert_close(model(batch).x_RND, plain(batch).x_RND)
-    torch._dynamo.reset()
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # and torch 2.11 uses that
 def test_blocks_compiled_one_by_one_share_their_graphs_with_drop_path_in_training_and_eval():

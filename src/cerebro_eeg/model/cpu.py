@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.model import short_axis
@@ -52,7 +53,9 @@ def suits(x: Tensor) -> bool:
 
 
 def watched(module: nn.Module) -> bool:
-    """Whether a hook waits for what goes through the module or a part of it."""
+    """Whether a hook waits for what goes through the module or a part of it, or through all modules."""
+    if _has_any_global_hook():
+        return True
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
@@ -92,6 +95,8 @@ def packed(module: nn.Module, tokens: int) -> Iterator[None]:
 
 def _is_plain(layer: nn.Linear) -> bool:
     weight = layer.weight
+    if "forward" in vars(layer):  # somebody put another one there, as adapters and offloaders do
+        return False
     return type(weight) is nn.Parameter and weight.is_cpu and weight.dtype == torch.float32
 
 

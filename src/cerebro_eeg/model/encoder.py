@@ -5,7 +5,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -175,6 +175,11 @@ class Stack(nn.Module):
         for block in self.blocks:
             block.compile(dynamic=dynamic)
         self.finish = torch.compile(self.finish, dynamic=dynamic)  # type: ignore[method-assign]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {name: value for name, value in state.items() if name not in ("finish", "tokens")}
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
         """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
