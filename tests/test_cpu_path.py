@@ -144,6 +144,11 @@ def test_packed_weights_that_change_are_noticed():
         assert worst(cpu.linear(layer, x), layer(x)) < 1e-6
         layer.load_state_dict(other.state_dict())
         assert worst(cpu.linear(layer, x), other(x)) < 1e-6
+        rounded = copy.deepcopy(layer).half().float()
+        assert worst(rounded(x), layer(x)) > 1e-5
+        layer.half().float()
+        assert worst(cpu.linear(layer, x), rounded(x)) < 1e-6
+        layer.load_state_dict(other.state_dict())
         layer.weight = nn.Parameter(-other.weight)
         assert worst(cpu.linear(layer, x), -(other(x) - other.bias) + other.bias) < 1e-6
     assert not cpu._packed.get()

@@ -35,6 +35,8 @@ class _Packed:
     weight: Tensor
     source: Tensor
     version: int
+    values: Tensor
+    """Where the source kept its numbers; held, so that nothing else comes to lie there."""
 
 
 _NOTHING: Mapping[nn.Module, _Packed] = {}
@@ -66,7 +68,7 @@ def linear(layer: nn.Module, x: Tensor, gelu: bool = False) -> Tensor:
         return functional.gelu(plain) if gelu else plain
     weight: Tensor = layer.weight
     held = _packed.get().get(layer)
-    if held is not None and held.source is weight and held.version == weight._version:
+    if held is not None and _is_same(held, weight):
         weight = held.weight
     operation = ("gelu", "none") if gelu else ("none", "")
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, layer.bias, operation[0], [], operation[1])
@@ -77,20 +79,26 @@ def linear(layer: nn.Module, x: Tensor, gelu: bool = False) -> Tensor:
 def packed(module: nn.Module, tokens: int) -> Iterator[None]:
     """Keep the weights of ``module`` in oneDNN's order for as long as the block lasts: for windows one at a time.
 
-    That order is the best one for calls of ``tokens`` tokens. A weight that an optimizer or ``load_state_dict`` changes
-    meanwhile is noticed and taken as it is; one that changes behind torch's back (``.data``, shared memory) is not.
+    That order is the best one for calls of ``tokens`` tokens. A weight that an optimizer, ``load_state_dict`` or ``to``
+    changes meanwhile is noticed and taken as it is; one that changes behind torch's back (in place through ``.data``,
+    shared memory) is not.
     """
     found: dict[nn.Module, _Packed] = {}
     if torch.backends.mkldnn.is_available():
         for layer in module.modules():
             if type(layer) is nn.Linear and _is_plain(layer) and not layer.weight.is_inference():
                 weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), tokens)
-                found[layer] = _Packed(weight, layer.weight, layer.weight._version)
+                found[layer] = _Packed(weight, layer.weight, layer.weight._version, layer.weight.detach())
     before = _packed.set({**_packed.get(), **found})
     try:
         yield
     finally:
         _packed.reset(before)
+
+
+def _is_same(held: _Packed, weight: Tensor) -> bool:
+    same = held.source is weight and held.version == weight._version
+    return same and held.values.data_ptr() == weight.data_ptr()
 
 
 def _is_plain(layer: nn.Linear) -> bool:
