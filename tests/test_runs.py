@@ -201,7 +201,8 @@ def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_
     ]
 
 
-def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch, strategy):
     """The losses of a piece's windows one by one: only that of the window which is not a number is named."""
     original = MaskedTask._reconstruct
 
@@ -212,7 +213,7 @@ def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(MaskedTask, "_reconstruct", poisoned)
     with pytest.raises(TrainingError, match=r"windows (s\d@2s, )*s\d@2s; nothing was updated"):
-        pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
+        pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, replace(ENGINE, strategy=strategy))
 
 
 def test_out_of_memory_is_one_line(folder, tmp_path, monkeypatch):

@@ -189,7 +189,9 @@ def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
     bad = [piece for piece, loss in zip(pieces, losses, strict=True) if not math.isfinite(loss.item())]
     found: list[str] = []
     for piece in bad:
-        if run.world.strategy == "fsdp":  # its forward needs all processes, and each has other windows to try
+        if (
+            run.world.strategy == "fsdp" and run.world.size > 1
+        ):  # its forward needs all processes, and each has other windows to try
             found += run.task.windows(piece)
             continue
         with torch.no_grad(), autocast(run):
