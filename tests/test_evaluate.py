@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cerebro_eeg.commands.evaluate import evaluate
+from cerebro_eeg.commands.finetune import FinetuneResult
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
@@ -179,6 +180,14 @@ def test_the_test_set_is_scored_once(run, monkeypatch):
     assert "first score, unchanged" in second.text()
     assert (second.summary, list(second.trainings)) == (first.summary, list(first.trainings))
     assert files(folder) == before
+
+
+def test_finetune_says_of_a_scored_run_nothing_that_is_no_longer_true(run):
+    folder, store = run()
+    result = FinetuneResult(str(folder), "alpha", "subject", (), 1.0)
+    assert "was not looked at" in result.text()
+    judge(folder, store)
+    assert "was not looked at" not in result.text()
 
 
 def test_again_is_counted_and_the_first_score_stays(run):

@@ -50,7 +50,8 @@ class FinetuneResult:
             lines.append(
                 f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
             )
-        lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
+        if not (Path(self.folder) / "test.json").exists():  # of a run that is done and was scored before
+            lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
         lines.append(f"  time  {in_time(self.seconds)}")
         return "\n".join(lines)
 
