@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -24,6 +26,7 @@ def test_python_runs(tmp_path):
     assert "tensors loaded; 0 reshaped" in done.stdout
 
 
+@pytest.mark.timeout(900)  # a training on real cores, twice as long where they are shared
 def test_commands_run(tmp_path):
     from cerebro_eeg import Cerebro
 

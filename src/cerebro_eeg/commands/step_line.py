@@ -1,5 +1,6 @@
 """What the training verbs share: the line that changes while a run trains, and the page at its end."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ class StepLine:
 
     def tell(self, report: "Report", steps: int, batch: int) -> None:
         """A step is done."""
-        # A pace that follows: the first steps compile and warm caches up.
-        self._pace = report.seconds if self._pace is None else 0.95 * self._pace + 0.05 * report.seconds
+        # A pace that follows, over 20 steps or 20 seconds, whichever is less: the first ones compile and warm up.
+        keep = min(0.95, math.exp(-report.seconds / 20))
+        self._pace = report.seconds if self._pace is None else keep * self._pace + (1 - keep) * report.seconds
         if not self._progress.due() and report.step < steps:
             return
         left = in_time((steps - report.step) * self._pace)
