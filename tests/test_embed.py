@@ -6,6 +6,7 @@ import mne
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import cerebro_eeg
 from cerebro_eeg import cli
@@ -197,3 +198,15 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["shape"] == [8, 12]
     assert cli.main(["embed", folder, file, "--out", str(tmp_path / "f.npz"), "--layer", "9"]) == 2
     assert cli.main(["embed", "--help"]) == 0
+
+
+def test_threads_are_taken_or_refused(tmp_path):
+    model, file = str(make_model(tmp_path / "model")), edf(tmp_path / "a.edf")
+    before = torch.get_num_threads()
+    try:
+        embed(model, (file,), out=tmp_path / "a.npz", threads=before + 1)
+        assert torch.get_num_threads() == before + 1
+        with pytest.raises(ConfigError, match="threads is 0; it must be at least 1"):
+            embed(model, (file,), out=tmp_path / "b.npz", threads=0)
+    finally:
+        torch.set_num_threads(before)

@@ -74,6 +74,7 @@ def embed(
     map: Path | None = None,
     show_paths: bool = False,
     device: str = "auto",
+    threads: int | None = None,
     handling: Handling = Handling(),
 ) -> EmbedResult:
     """Write the features of recordings: what a model's encoder makes of every window of them.
@@ -99,6 +100,7 @@ def embed(
         map: A private file that is told which path each id stands for.
         show_paths: Name what cannot be used by its path; it may say who was recorded.
         device: auto, cpu, cuda, cuda:1 or mps.
+        threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     import numpy as np
@@ -106,9 +108,10 @@ def embed(
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs.feature_file import FeatureFile, check_target
     from cerebro_eeg.runs.signals import open_signal
-    from cerebro_eeg.train.distributed import choose_device
+    from cerebro_eeg.train.distributed import choose_device, choose_threads
 
     check_target(out)
+    choose_threads(threads)
     chosen = choose_device(device)
     given = inputs.find_inputs(files, key)
     loaded = inference.load_model(model).to(chosen)

@@ -68,6 +68,7 @@ def evaluate(
     untrained: Literal["error", "nearest", "drop", "as_is"] | None = None,
     resamples: int = 1000,
     device: str = "auto",
+    threads: int | None = None,
 ) -> EvaluateResult:
     """Score all trainings of a fine-tuning run on its test split: once. Asking again prints the first score.
 
@@ -88,11 +89,14 @@ def evaluate(
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
         device: auto, cpu, cuda, cuda:1 or mps.
+        threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
     """
     from cerebro_eeg.errors import ConfigError
     from cerebro_eeg.report.run_report import report_finetune
     from cerebro_eeg.runs import scoring
+    from cerebro_eeg.train.distributed import choose_threads
 
+    choose_threads(threads)
     if resamples < 100:
         raise ConfigError(f"resamples is {resamples}; intervals of 95 % need at least 100")
     progress = Progress()

@@ -69,6 +69,7 @@ def predict(
     map: Path | None = None,
     show_paths: bool = False,
     device: str = "auto",
+    threads: int | None = None,
     handling: Handling = Handling(),
 ) -> PredictResult:
     """Say what a fine-tuned model makes of recordings that it never saw. Research software, not a medical device.
@@ -94,12 +95,13 @@ def predict(
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.
         device: auto, cpu, cuda, cuda:1 or mps.
+        threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of
-    from cerebro_eeg.train.distributed import choose_device
+    from cerebro_eeg.train.distributed import choose_device, choose_threads
 
     _check_out(out)
     if plot:
@@ -107,6 +109,7 @@ def predict(
         from cerebro_eeg.report.prediction_plot import Envelope, plot_prediction
 
         check_picture(out / "picture.png")
+    choose_threads(threads)
     chosen = choose_device(device)
     given = inputs.find_inputs(files, key, out)
     loaded = inference.load_model(model).to(chosen)

@@ -110,6 +110,14 @@ def choose_device(asked: str, local: int = 0) -> torch.device:
     return device
 
 
+def choose_threads(asked: int | None) -> None:
+    """Threads of this process on the CPU; None leaves torch's choice. Several on a busy machine may be far slower."""
+    if asked is not None:
+        if asked < 1:
+            raise ConfigError(f"threads is {asked}; it must be at least 1")
+        torch.set_num_threads(asked)
+
+
 def wrap(module: nn.Module, blocks: list[nn.Module], world: World) -> nn.Module:
     """The module as the world trains it: itself, under DDP, or sharded. Its parameters keep their names."""
     if world.strategy == "fsdp":
