@@ -62,6 +62,17 @@ def test_the_rule():
     assert suits(20)
 
 
+def test_without_triton_everything_is_stock(monkeypatch):
+    class Given:
+        is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
+
+    assert short_axis.suits(Given(), 2, 5)
+    assert gelu.suits(Given(), torch.nn.Linear(4, 8))
+    monkeypatch.setattr(short_axis, "TRITON", False)
+    assert not short_axis.suits(Given(), 2, 5)
+    assert not gelu.suits(Given(), torch.nn.Linear(4, 8))
+
+
 def test_the_rule_of_gelu():
     """CPU, float32, stock kernels, and a layer that somebody watches or has replaced take torch's way."""
 

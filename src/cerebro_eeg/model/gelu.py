@@ -20,7 +20,13 @@ BLOCK_T, BLOCK_H, STEPS = 8, 128, 16
 
 def suits(x: Tensor, linear: nn.Module) -> bool:
     """Whether the kernels are used: on CUDA, in half precision, for a plain linear layer that nobody looks into."""
-    if not x.is_cuda or not short_axis.ours() or type(linear) is not nn.Linear or "forward" in linear.__dict__:
+    if (
+        not x.is_cuda
+        or not short_axis.TRITON
+        or not short_axis.ours()
+        or type(linear) is not nn.Linear
+        or "forward" in linear.__dict__
+    ):
         return False
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     watched = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks
@@ -44,7 +50,7 @@ def gelu(x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     if x.numel():
-        from cerebro_eeg.model import gelu_kernels  # Triton comes with torch for CUDA only
+        from cerebro_eeg.model import gelu_kernels
 
         with torch.cuda.device_of(x):
             gelu_kernels.forward[(-(-x.numel() // BLOCK),)](x, out, x.numel(), BLOCK=BLOCK)

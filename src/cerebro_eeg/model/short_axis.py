@@ -10,6 +10,7 @@ Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows.
 """
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from cerebro_eeg.errors import InputError
+
+TRITON = importlib.util.find_spec("triton") is not None
+"""It comes with torch for CUDA on Linux; elsewhere attention and GELU are torch's."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
@@ -55,7 +60,7 @@ def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both.
     """
-    if not qkv_RND.is_cuda or not ours_for_attention() or qkv_RND.dtype not in _TYPES:
+    if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES:
         return False
     dim = qkv_RND.shape[-1] // (3 * heads)
     if qkv_RND.dtype == torch.float32:
@@ -193,7 +198,13 @@ def _launch(
     qkv_RND = tensors[0]
     if qkv_RND.numel() == 0:
         return
-    from cerebro_eeg.model import kernels  # Triton comes with torch for CUDA only
+    from cerebro_eeg.model import kernels
+
+    if qkv_RND.is_cuda and torch.cuda.get_device_capability(qkv_RND.device) < (8, 0):
+        raise InputError(
+            "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
+            'cerebro_eeg.model.short_axis.choose("stock")'
+        )
 
     rows, tokens = qkv_RND.shape[:2]
     dim = qkv_RND.shape[2] // (3 * heads)
