@@ -195,4 +195,4 @@ def table(
     kind = "bf16" if device.type == "cuda" else "fp32"
     title = f"Peers, {options.channels} channels x {options.seconds:g} s, {windows} windows at once, {kind}"
     notes = ("times: how many times as long as ours; Hz: each model's own rate", *failing_notes(failing))
-    return Table("peers", title, COLUMNS, rows, [Panel("windows/s", "", series, logarithmic=True)], notes)
+    return Table("peers", title, COLUMNS, rows, [Panel("windows/s", "", series)], notes)

@@ -56,7 +56,7 @@ def run(options: Prepare, say: Callable[[str], None]) -> list[Table]:
         )
         for name in names
     ]
-    panels = [Panel("times real time", "channels x Hz", series, logarithmic=True)]
+    panels = [Panel("times real time", "channels x Hz", series)]
     return [Table("prepare", title, COLUMNS, rows, panels, failing_notes(failures))]
 
 

@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of a table's plots: lines over numbers, bars over words."""
+    """One of a table's plots: lines over numbers, bars with their values over words."""
 
     title: str
     x: str
@@ -150,17 +150,17 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
             if not any(value is not None for series in panel.series for value in series.y):
                 write_on(axes, "not measured here")
                 continue
-            if isinstance(panel.series[0].x[0], str):
-                _bars(axes, panel.series)
-            else:
-                _lines(axes, panel.series)
+            bars = isinstance(panel.series[0].x[0], str)
+            (_bars if bars else _lines)(axes, panel.series)
             if panel.logarithmic:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(plain)
                 axes.yaxis.set_minor_formatter(lambda value, _: "")
             if panel.mark is not None:
                 axes.axhline(panel.mark, color=GREY, linewidth=0.8)
-            if len(panel.series) > 1:
+            if len(panel.series) > 1 and bars:  # below: bars leave no room
+                axes.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+            elif len(panel.series) > 1:
                 axes.legend(frameon=False, fontsize=7)
 
 
@@ -188,5 +188,6 @@ def _bars(axes: "Axes", series: Sequence[Series]) -> None:
     for number, one in enumerate(series):
         known = [(names.index(str(x)), y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
         places = [place + (number - (len(series) - 1) / 2) * width for place, _ in known]
-        axes.bar(places, [y for _, y in known], width, color=COLOURS[number % len(COLOURS)], label=one.label)
+        found = axes.bar(places, [y for _, y in known], width, color=COLOURS[number % len(COLOURS)], label=one.label)
+        axes.bar_label(found, [f"{y:,.0f}" if y >= 100 else f"{y:.3g}" for _, y in known], fontsize=6)
     axes.set_xticks(range(len(names)), names, fontsize=7, rotation=30 if len(names) > 4 else 0)
