@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 import cerebro_eeg
 import reference as ref
+from cerebro_eeg.commands.info_model import info_model
 from cerebro_eeg.config import HeadConfig, ObjectiveConfig, PatchConfig, Source, Training
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.errors import CheckpointError, ConfigError
@@ -57,7 +58,7 @@ def same_state(model, other):
 def rewritten(path, source, change):
     """A copy of a checkpoint after ``change(parts, tensors)``, with sums that match again unless it changes them."""
     header, tensors = read(source)
-    parts = {"format": "cerebro-eeg", "version": "2", "config": header.to_dict()}
+    parts = {"format": "cerebro-eeg", "version": "3", "config": header.to_dict()}
     change(parts, tensors)
     if not isinstance(parts["config"], str):
         parts["config"] = json.dumps(parts["config"])
@@ -543,7 +544,7 @@ def test_version_1_has_no_threshold(tmp_path):
 
     def older(parts, _):
         parts["version"] = "1"
-        del parts["config"]["head"]["threshold"]
+        del parts["config"]["head"]["threshold"], parts["config"]["head"]["threshold_level"]
 
     path = rewritten(tmp_path / "old.safetensors", tmp_path / "new" / WEIGHTS, older)
     again = Cerebro.from_pretrained(path)
@@ -557,10 +558,33 @@ def test_version_1_has_no_threshold(tmp_path):
     refused(path, "threshold")
 
 
-@pytest.mark.parametrize("version", ["3", "0", "", "1.0", "next\nline" * 50])
+def test_version_2_has_a_threshold_of_unknown_level(tmp_path):
+    model = Cerebro(2, config=small(), n_times=40)
+    model.head = dataclasses.replace(model.head, threshold=0.593, threshold_level="window")
+    model.save_pretrained(tmp_path / "new")
+    whole = Cerebro.from_pretrained(tmp_path / "new")
+    assert (whole.head.threshold, whole.head.threshold_level) == (0.593, "window")
+
+    def older(parts, _):
+        parts["version"] = "2"
+        del parts["config"]["head"]["threshold_level"]
+
+    path = rewritten(tmp_path / "old.safetensors", tmp_path / "new" / WEIGHTS, older)
+    again = Cerebro.from_pretrained(path)
+    assert (again.head.threshold, again.head.threshold_level) == (0.593, "unknown")
+    assert same_state(again, model)
+    assert "threshold 0.593 (chosen on validation, unknown level)" in info_model(str(path)).text()
+
+    def newer(parts, _):
+        del parts["config"]["head"]["threshold_level"]
+
+    refused(rewritten(tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, newer), "threshold_level")
+
+
+@pytest.mark.parametrize("version", ["4", "0", "", "1.0", "next\nline" * 50])
 def test_other_version_is_refused(version, folder, tmp_path):
     path = rewritten(tmp_path / "m.safetensors", folder / WEIGHTS, lambda parts, _: parts.update(version=version))
-    line = refused(path, "this cerebro-eeg reads versions 1 and 2", "install the release that wrote it")
+    line = refused(path, "this cerebro-eeg reads versions 1, 2, 3", "install the release that wrote it")
     assert f"of version {version!r:.20};" in line
 
 

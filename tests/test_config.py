@@ -108,6 +108,7 @@ def test_schema_is_frozen():
         "decoder_heads": None,
     }
     head = {"n_outputs": 2, "task": "classification", "names": [], "samples": None, "threshold": None}
+    head["threshold_level"] = "unknown"
     assert to_dict(HeadConfig(2)) == head
     assert to_dict(Training()) == {"steps": 0, "windows": 0, "electrode_windows": {}, "data": []}
     assert to_dict(Source("s")) == {"name": "s", "windows": 0, "hours": 0.0, "sha256": "", "licence": ""}
@@ -244,6 +245,7 @@ def test_merged_config_is_checked_as_a_whole():
         (lambda: ObjectiveConfig(mask_ratio=1.0), "mask_ratio is 1.0; it must lie between 0 and 1"),
         (lambda: ObjectiveConfig(alpha=-0.1), "alpha is -0.1; it must not be negative"),
         (lambda: ObjectiveConfig(decoder_depth=0), "decoder_depth is 0; it must be at least 1"),
+        (lambda: HeadConfig(2, threshold_level="subject"), "HeadConfig.threshold_level is 'subject'; choose"),
         (lambda: HeadConfig(0), "n_outputs is 0; it must be at least 1"),
         (lambda: HeadConfig(2, names=("a",)), "1 names for 2 outputs; give one each"),
         (lambda: preset("smal"), "there is no preset 'smal' (did you mean 'small'?); choose one of tiny, small, base"),

@@ -75,9 +75,10 @@ def test_checkpoint_with_a_head_or_a_decoder(tmp_path):
         assert info(str(folder)).stored == sum(p.numel() for p in model.parameters())
     assert "classification, 3 outputs" in info(str(tmp_path / "0")).text()
     decides = Cerebro(2, config=small())
-    decides.head = replace(decides.head, names=("rest", "seizure"), threshold=0.61652)
+    decides.head = replace(decides.head, names=("rest", "seizure"), threshold=0.61652, threshold_level="recording")
     text = info(str(decides.save_pretrained(tmp_path / "2"))).text()
-    assert "classification, 2 outputs: rest, seizure; threshold 0.617" in text
+    limit = "threshold 0.617 (positive: seizure; chosen on validation, over recordings)"
+    assert f"classification, 2 outputs: rest, seizure; {limit}" in text
 
 
 def test_neither_preset_nor_file():

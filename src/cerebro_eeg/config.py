@@ -256,6 +256,8 @@ class HeadConfig:
     """Samples of the windows it was made for; none for any length."""
     threshold: float | None = None
     """Mean probability of the last of two classes from which a recording is called by it; chosen on validation."""
+    threshold_level: Literal["window", "recording", "unknown"] = "unknown"
+    """Over what it was chosen: windows, where recordings hold windows of both classes; unknown in older checkpoints."""
 
     def __post_init__(self) -> None:
         settle(self)

@@ -7,7 +7,7 @@ taken, and what happens where a class is missing. Below ``runs``, without torch.
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from cerebro_eeg.measures import classification, regression
 from cerebro_eeg.measures.bootstrap import draw
 from cerebro_eeg.measures.calibration import calibrate
 from cerebro_eeg.measures.levels import Table, class_counts, group, level, subject_rows
-from cerebro_eeg.measures.scores import Scores
+from cerebro_eeg.measures.operating import operate
+from cerebro_eeg.measures.scores import AtThreshold, Scores, positive_of
 from cerebro_eeg.progress import counted
 
 KINDS = ("classification", "regression")
@@ -120,14 +121,33 @@ def choose_threshold(predictions: Predictions) -> float:
     return classification.threshold(table.truth, table.output[:, 1])
 
 
-def score(predictions: Predictions, *, resamples: int = 1000, seed: int = 0) -> Scores:
+def threshold_level(predictions: Predictions) -> Literal["recording", "window"]:
+    """What ``choose_threshold`` chooses over: recordings, or windows where a recording holds windows of both classes."""
+    table = _table(predictions)
+    return "window" if group(table, table.recording) is None else "recording"
+
+
+def score(
+    predictions: Predictions,
+    *,
+    threshold: float | None = None,
+    chosen_on: str = "unknown",
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Scores:
     """Everything there is to say: by window, as in the paper, by recording and by subject; intervals over subjects.
 
     A recording or subject is judged by the mean of its windows' outputs, where all its windows have one truth. The 95 %
     intervals are percentiles over ``resamples`` draws of as many subjects, with replacement; a draw without one of the
     classes does not count. They need two subjects. Windows without a known subject count by recording. The order
-    of the windows changes nothing.
+    of the windows changes nothing. With the ``threshold`` that validation chose for two classes (``chosen_on``: over
+    window or recording), also what comes of deciding by it, as ``predict`` does.
     """
+    if threshold is not None and positive_of(predictions.kind, predictions.names) is None:
+        raise InputError(
+            f"a threshold of {threshold:g} was given for {predictions.kind} with {len(predictions.names)} outputs; it "
+            "needs two classes"
+        )
     table = _table(predictions)
     units, unit = np.unique(table.subject, return_inverse=True)
     weights = draw(len(units), resamples, seed)
@@ -148,12 +168,16 @@ def score(predictions: Predictions, *, resamples: int = 1000, seed: int = 0) -> 
             f"intervals over so few ({who}) are too narrow: those of 5 subjects hold in 84 of 100 cases, not 95"
         )
     levels = {"window": level(table, unit, weights)}
+    decided = {} if threshold is None else {"window": operate(table, unit, weights, threshold)}
     for name, of_window in (("recording", table.recording), ("subject", table.subject)):
         grouped = group(table, of_window)
         if grouped is None:
             notes.append(f"windows of one {name} differ in their truth, so there is no score by {name}")
         else:
-            levels[name] = level(grouped, np.searchsorted(units, grouped.subject), weights)
+            unit_of = np.searchsorted(units, grouped.subject)
+            levels[name] = level(grouped, unit_of, weights)
+            if threshold is not None and name == "recording":
+                decided[name] = operate(grouped, unit_of, weights, threshold)
     classes = predictions.kind == "classification"
     return Scores(
         kind=predictions.kind,
@@ -169,6 +193,7 @@ def score(predictions: Predictions, *, resamples: int = 1000, seed: int = 0) -> 
         calibration=calibrate(table.truth, table.output) if classes else None,
         by_subject=subject_rows(table),
         notes=tuple(notes),
+        at_threshold=None if threshold is None else AtThreshold(threshold, chosen_on, predictions.names[-1], decided),
     )
 
 

@@ -80,8 +80,7 @@ class ModelInfo:
             lines.append(f"objective   {masked.style}, {masked.mask_ratio:.0%} masked, alpha {masked.alpha:g}")
         if self.head is not None:
             names = f": {', '.join(self.head.names)}" if self.head.names else ""
-            limit = "" if self.head.threshold is None else f"; threshold {self.head.threshold:.3g}"
-            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}{limit}")
+            lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}{_limit(self.head)}")
         lines += ["", f"parameters  {self.parameters:,} (as the paper counts: 23 channel rows, no head)"]
         lines += [f"  {part:18}{count:>14,}" for part, count in self.parts.items()]
         lines += [
@@ -130,6 +129,17 @@ def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig 
     path = hub.find(target)
     header, _ = checkpoint.read(path)  # the sums of all tensors are checked, too
     return header.model, header.objective, header.head, header.training, "checkpoint, sums verified"
+
+
+def _limit(head: HeadConfig) -> str:
+    """The threshold, of which class it speaks, and over what it was chosen."""
+    from cerebro_eeg.measures.scores import level_words, positive_of
+
+    if head.threshold is None:
+        return ""
+    positive = positive_of(head.task, head.names)
+    of = "" if positive is None else f"positive: {positive}; "
+    return f"; threshold {head.threshold:.3g} ({of}chosen on validation, {level_words([head.threshold_level])})"
 
 
 def _patching(model: ModelConfig) -> str:

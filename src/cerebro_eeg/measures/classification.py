@@ -52,10 +52,7 @@ def resample(
 
     Also whether a draw has every class that the truth has.
     """
-    classes, units = output.shape[1], weights.shape[1]
-    confusions = np.zeros((units, classes, classes))
-    np.add.at(confusions, (unit, truth, output.argmax(1)), 1.0)
-    drawn = (weights @ confusions.reshape(units, -1)).reshape(-1, classes, classes)
+    drawn = draw_confusions(truth, output.argmax(1), unit, weights, output.shape[1])
     right, occurs, said = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
     total = occurs.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -72,6 +69,21 @@ def resample(
     found |= _resample_ranks(truth, output, unit, weights)
     whole = (occurs[:, np.unique(truth)] > 0).all(1)
     return {name: found[name] for name in NAMES}, whole
+
+
+def draw_confusions(
+    truth: NDArray[np.int64],
+    said: NDArray[np.int64],
+    unit: NDArray[np.intp],
+    weights: NDArray[np.float64],
+    classes: int,
+) -> NDArray[np.float64]:
+    """(draws, classes, classes): rows by true class (second axis) and the class that was said, of every draw."""
+    units = weights.shape[1]
+    confusions = np.zeros((units, classes, classes))
+    np.add.at(confusions, (unit, truth, said), 1.0)
+    drawn: NDArray[np.float64] = (weights @ confusions.reshape(units, -1)).reshape(-1, classes, classes)
+    return drawn
 
 
 def threshold(truth: NDArray[np.int64], probability: NDArray[np.float32]) -> float:

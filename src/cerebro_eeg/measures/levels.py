@@ -1,5 +1,6 @@
 """Levels: the same windows judged one by one, by recording and by subject, each number with its interval."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,15 +47,22 @@ def level(table: Table, unit: NDArray[np.intp], weights: NDArray[np.float64]) ->
     """Every number with its interval over the units, and what one would get who knows only how often each class is."""
     values = _measure(table)
     drawn, usable = _resample(table, unit, np.vstack([np.ones((1, weights.shape[1])), weights]))
-    for name, value in values.items():  # the first row draws every unit once: scikit-learn's own number
-        again = drawn[name][0]
-        assert np.isnan(again) if value is None else abs(again - value) < 1e-6 * max(1.0, abs(value)), name
-    estimates = {}
+    found = estimates(values, drawn, usable, weights.shape[1])
+    return Level(len(table), int(usable[1:].sum()), found, _measure(_guess(table)))
+
+
+def estimates(
+    values: Mapping[str, float | None], drawn: Mapping[str, NDArray[np.float64]], usable: NDArray[np.bool_], units: int
+) -> dict[str, Estimate]:
+    """Each number with its interval over the draws that are usable; the first draw must have every unit once."""
+    found = {}
     for name, value in values.items():
+        again = drawn[name][0]  # scikit-learn's own number
+        assert np.isnan(again) if value is None else abs(again - value) < 1e-6 * max(1.0, abs(value)), name
         within = np.where(usable[1:], drawn[name][1:], np.nan)
-        low, high = (None, None) if value is None else interval(within, weights.shape[1])
-        estimates[name] = Estimate(value, low, high)
-    return Level(len(table), int(usable[1:].sum()), estimates, _measure(_guess(table)))
+        low, high = (None, None) if value is None else interval(within, units)
+        found[name] = Estimate(value, low, high)
+    return found
 
 
 def subject_rows(table: Table) -> tuple[SubjectRow, ...]:

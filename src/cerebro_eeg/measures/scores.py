@@ -1,6 +1,6 @@
 """Scores: what is said of predictions, as numbers for machines and as a table for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ TITLES = {
     "auroc": "AUROC",
     "aupr": "AUPR",
     "f1_weighted": "F1, weighted",
+    "f1": "F1",
     "kappa": "Cohen's kappa",
     "r2": "R2",
     "rmse": "RMSE",
@@ -39,6 +40,30 @@ class Level:
     values: Mapping[str, Estimate]
     chance: Mapping[str, float | None]
     """Of one who only knows how often each class is and says the most frequent one; for values, their mean."""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Numbers over windows or recordings, each called positive or not."""
+
+    count: int
+    draws: int
+    """That the intervals rest on: those with every class."""
+    values: Mapping[str, Estimate]
+    confusion: tuple[tuple[int, ...], ...]
+    """By true class and the class that was said."""
+
+
+@dataclass(frozen=True)
+class AtThreshold:
+    """Two classes decided as ``predict`` decides: by the threshold that was chosen on validation."""
+
+    threshold: float
+    chosen_on: str
+    """window or recording; unknown for weights that do not say."""
+    positive: str
+    levels: Mapping[str, Decided]
+    """window; recording where all windows of one have one truth."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +105,8 @@ class Scores:
     calibration: Calibration | None
     by_subject: tuple[SubjectRow, ...]
     notes: tuple[str, ...]
+    at_threshold: AtThreshold | None = None
+    """None where no threshold was chosen."""
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)
@@ -90,12 +117,16 @@ class Scores:
             f"  {of.name}: {of.windows:,} windows, {of.recordings:,} recordings, {of.subjects:,} subjects"
             for of in self.classes
         ]
+        if (positive := positive_of(self.kind, self.names)) is not None:
+            lines.append(f"positive: {positive}")
         for name, level in self.levels.items():
-            less = "" if level.draws == self.resamples else f", from {level.draws:,} of {self.resamples:,} draws"
-            lines += ["", f"by {name} ({level.count:,}); 95 % interval over subjects{less}; chance"]
-            lines += [_line(metric, estimate, level.chance[metric]) for metric, estimate in level.values.items()]
+            lines += ["", f"by {name} ({level.count:,}); 95 % interval over subjects{self._less(level.draws)}; chance"]
+            lines += [_line(metric, of, shown(level.chance[metric])) for metric, of in level.values.items()]
         if self.confusion is not None:
-            lines += ["", "windows by true class (rows) and predicted class (columns)", *self._confusion()]
+            head = "windows by true class (rows) and most probable class (columns)"
+            lines += ["", head, *self._confusion(self.confusion)]
+        if self.at_threshold is not None:
+            lines += ["", *self._decided(self.at_threshold)]
         if self.calibration is not None:
             lines += ["", f"expected calibration error {self.calibration.error:.3f}"]
         lines += [f"note: {note}" for note in self.notes]
@@ -111,11 +142,22 @@ class Scores:
         more = len(self.by_subject) - _SHOWN
         return "\n".join([*rows, f"  and {more:,} more"] if more > 0 else rows)
 
-    def _confusion(self) -> list[str]:
-        assert self.confusion is not None
-        width = max(8, *(len(name) for name in self.names), *(len(f"{n:,}") for row in self.confusion for n in row))
+    def _decided(self, found: AtThreshold) -> list[str]:
+        lines = [f"{at_threshold_words([found.threshold], [found.chosen_on])}; positive: {found.positive}"]
+        for name, level in found.levels.items():
+            lines += [f"by {name} ({level.count:,}); 95 % interval over subjects{self._less(level.draws)}"]
+            lines += [_line(metric, estimate) for metric, estimate in level.values.items()]
+            lines += [f"{name}s by true class (rows) and the class that was said (columns)"]
+            lines += self._confusion(level.confusion)
+        return lines
+
+    def _less(self, draws: int) -> str:
+        return "" if draws == self.resamples else f", from {draws:,} of {self.resamples:,} draws"
+
+    def _confusion(self, counts: tuple[tuple[int, ...], ...]) -> list[str]:
+        width = max(8, *(len(name) for name in self.names), *(len(f"{n:,}") for row in counts for n in row))
         head = "  " + " " * width + "".join(f" {name:>{width}}" for name in self.names)
-        rows = zip(self.names, self.confusion, strict=True)
+        rows = zip(self.names, counts, strict=True)
         return [head, *(f"  {name:>{width}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows)]
 
 
@@ -130,6 +172,23 @@ def shown(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-def _line(metric: str, estimate: Estimate, chance: float | None) -> str:
+def positive_of(kind: str, names: Sequence[str]) -> str | None:
+    """The class that AUROC, AUPR and a threshold speak of: the last of two; None where there are not two."""
+    return names[-1] if kind == "classification" and len(names) == 2 else None
+
+
+def at_threshold_words(thresholds: Sequence[float], chosen_on: Sequence[str]) -> str:
+    """By what was decided, of one training or of several that chose each its own."""
+    low, high = min(thresholds), max(thresholds)
+    span = f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} to {high:.3f}"
+    return f"at the threshold chosen on validation ({span}, {level_words(chosen_on)})"
+
+
+def level_words(chosen_on: Sequence[str]) -> str:
+    """Over what thresholds were chosen."""
+    return " or ".join("unknown level" if of == "unknown" else f"over {of}s" for of in dict.fromkeys(chosen_on))
+
+
+def _line(metric: str, estimate: Estimate, chance: str = "") -> str:
     between = "n/a" if estimate.low is None else f"{shown(estimate.low)} to {shown(estimate.high)}"
-    return f"  {title(metric):<20} {shown(estimate.value):>7}   {between:<16} {shown(chance):>7}"
+    return f"  {title(metric):<20} {shown(estimate.value):>7}   {between:<16} {chance:>7}".rstrip()

@@ -27,9 +27,13 @@ from cerebro_eeg.model.encoder import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
 FORMAT = "cerebro-eeg"
-VERSION = 2
-READS = ("1", "2")
-"""Version 1 has no threshold in its head."""
+VERSION = 3
+READS: dict[str, dict[str, Any]] = {
+    "1": {"threshold": None, "threshold_level": "unknown"},
+    "2": {"threshold_level": "unknown"},
+    "3": {},
+}
+"""The versions that can be read, and what the head of each lacks."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,7 @@ def _metadata(path: Path, file: Any) -> dict[str, str]:
     if metadata.get("version") not in READS:
         raise CheckpointError(
             f"{path} is a checkpoint of version {metadata.get('version')!r:.20}; this cerebro-eeg reads versions "
-            f"{' and '.join(READS)}: install the release that wrote it, or convert it there"
+            f"{', '.join(READS)}: install the release that wrote it, or convert it there"
         )
     return metadata
 
@@ -250,8 +254,8 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
         raise CheckpointError(f"{path} was altered: its config does not match its SHA-256; get the file again")
     try:
         values = json.loads(text)
-        if metadata["version"] == "1" and isinstance(values, dict) and isinstance(values.get("head"), dict):
-            values["head"] = {"threshold": None, **values["head"]}
+        if isinstance(values, dict) and isinstance(values.get("head"), dict):
+            values["head"] = {**READS[metadata["version"]], **values["head"]}
         return Header.from_dict(values)
     except (ValueError, RecursionError) as error:  # also JSON that is broken, nested too deep or has endless numbers
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error

@@ -1,7 +1,7 @@
 """Decisions: what a model says of a recording, from what it says of its windows.
 
 Two classes: the last one from a mean probability of ``threshold`` on, which was chosen on validation. More: the most
-probable one in the mean. Regression: mean and standard deviation over the windows. NumPy only.
+probable one in the mean. Regression: mean and standard deviation over the windows. No torch.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cerebro_eeg.measures.operating import decide
 
 HALF = 0.5
 """The threshold where none was chosen."""
@@ -130,6 +132,5 @@ def limit_of(kind: str, names: tuple[str, ...], threshold: float | None) -> floa
 
 def _choose(probability: NDArray[np.float64], threshold: float | None) -> NDArray[np.int64]:
     if probability.shape[1] == 2:
-        limit = HALF if threshold is None else threshold
-        return (probability[:, 1] >= limit).astype(np.int64)
+        return decide(probability, HALF if threshold is None else threshold)
     return probability.argmax(1)
