@@ -108,7 +108,8 @@ def test_scores_are_of_what_the_weights_say_of_the_test_windows(run):
         assert kept.truth.tolist() == windows.label.tolist() == [0, 1, 0, 1, 0, 1, 0, 1] * 2
         assert set(kept.subject) == {"sub4", "sub10"}
         assert kept.start.tolist() == [0, 1, 2, 3, 4, 5, 6, 7] * 2
-        assert training["scores"] == json.loads(json.dumps(score(kept, resamples=100).to_dict()))
+        limit = {"threshold": model.head.threshold, "chosen_on": model.head.threshold_level}
+        assert training["scores"] == json.loads(json.dumps(score(kept, **limit, resamples=100).to_dict()))
     each = [t["scores"]["levels"]["window"]["values"]["auroc"]["value"] for t in found.trainings]
     of = found.summary["levels"]["window"]["values"]["auroc"]
     assert of["mean"] == pytest.approx(np.mean(each))
@@ -154,7 +155,8 @@ def test_means_over_seeds_and_folds_by_hand():
     def training(fold, seed, value):
         number = {"value": value, "low": None, "high": None}
         level = {"count": 5, "values": {"accuracy": number}, "chance": {"accuracy": 0.5}}
-        return {"fold": fold, "seed": seed, "events": None, "scores": {"levels": {"window": level}, "notes": ["n"]}}
+        scores = {"levels": {"window": level}, "notes": ["n"], "at_threshold": None}
+        return {"fold": fold, "seed": seed, "events": None, "scores": scores}
 
     found = summarise([training(f"fold-{f}", s, v) for f, s, v in ((1, 0, 0.5), (2, 0, 0.7), (1, 1, 0.7), (2, 1, 0.9))])
     of = found["levels"]["window"]["values"]["accuracy"]

@@ -296,7 +296,7 @@ DRAWINGS = {
     "datasets": lambda c: fill_plots.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
     "channels": lambda c: fill_plots.draw_channels(c, CHANNELS),
     "curves": lambda c: curve_plots.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
-    "confusion": lambda c: score_plots.draw_confusion(c, np.array([[5, 1], [2, 7]]), ["a", "b"]),
+    "confusion": lambda c: score_plots.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
     "calibration": lambda c: score_plots.draw_calibration(c, {"seed 0": CALIBRATION}),
     "subjects": lambda c: score_plots.draw_subjects(c, SUBJECTS, "accuracy"),
 }

@@ -122,7 +122,7 @@ def choose_threshold(predictions: Predictions) -> float:
 
 
 def threshold_level(predictions: Predictions) -> Literal["recording", "window"]:
-    """What ``choose_threshold`` chooses over: recordings, or windows where a recording holds windows of both classes."""
+    """What ``choose_threshold`` chooses over: recordings, or windows where recordings hold windows of both classes."""
     table = _table(predictions)
     return "window" if group(table, table.recording) is None else "recording"
 

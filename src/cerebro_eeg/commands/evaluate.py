@@ -28,6 +28,8 @@ class EvaluateResult:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
 
     def text(self) -> str:
+        from cerebro_eeg.measures.scores import positive_of
+
         seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
         of_folds = f" of {folds} folds" if folds else ""
         lines = [
@@ -36,15 +38,29 @@ class EvaluateResult:
             f"  splits     share no {self.unit}",
             f"  scored     {self._times()}",
         ]
+        if (positive := positive_of(self.task["kind"], self.task["names"])) is not None:
+            lines.append(f"  positive:  {positive} (AUROC, AUPR and the threshold speak of it)")
         lines += _classes(self.trainings)
         for name, level in self.summary["levels"].items():
             lines += ["", *_table(f"by {name} ({_span(level['count'])})", level["values"])]
+        lines += self._at_threshold()
         if "events" in self.summary:
             lines += ["", *_table("events (SzCORE), over all recordings", self.summary["events"])]
         lines += [f"note: {note}" for note in (*self.summary["notes"], *self.notes)]
         if self.split == "test":
             lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
         return "\n".join(lines)
+
+    def _at_threshold(self) -> list[str]:
+        """What comes of deciding as predict does, where a threshold was chosen."""
+        from cerebro_eeg.measures.scores import at_threshold_words
+
+        if (found := self.summary.get("at_threshold")) is None:
+            return []
+        lines = ["", f"{at_threshold_words(found['thresholds'], found['chosen_on'])}; positive: {found['positive']}"]
+        for name, level in found["levels"].items():
+            lines += _table(f"by {name} ({_span(level['count'])})", level["values"], chance=False)
+        return lines
 
     def _times(self) -> str:
         if self.split != "test":
@@ -73,7 +89,8 @@ def evaluate(
     """Score all trainings of a fine-tuning run on its test split: once. Asking again prints the first score.
 
     Numbers by window (as in the paper), recording and subject, with 95 % intervals over subjects, mean and standard
-    deviation over seeds, and what chance would give. For seizures also events and false alarms a day, as SzCORE defines
+    deviation over seeds, and what chance would give. For two classes also what comes of deciding as predict does, by
+    the threshold that was chosen on validation. For seizures also events and false alarms a day, as SzCORE defines
     them, and the detections as its TSV. Writes test.json into the run, test.json and test.npz beside each training.
 
     Try, for example:
@@ -138,16 +155,15 @@ def _classes(trainings: tuple[Mapping[str, Any], ...]) -> list[str]:
     return [head, *rows]
 
 
-def _table(head: str, values: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+def _table(head: str, values: Mapping[str, Mapping[str, float | None]], chance: bool = True) -> list[str]:
     from cerebro_eeg.measures.scores import shown, title
 
-    lines = [f"{head:<26} {'mean':>7} {'std':>7}   {'95 % over subjects':<18} {'chance':>7}"]
+    lines = [f"{head:<26} {'mean':>7} {'std':>7}   {'95 % over subjects':<18} {'chance' if chance else '':>7}".rstrip()]
     for metric, of in values.items():
         between = "n/a" if of["low"] is None else f"{shown(of['low'])} to {shown(of['high'])}"
         name = title(metric).replace("_", " ")
-        lines.append(
-            f"  {name:<24} {shown(of['mean']):>7} {shown(of['std']):>7}   {between:<18} {shown(of['chance']):>7}"
-        )
+        last = shown(of["chance"]) if chance else ""
+        lines.append(f"  {name:<24} {shown(of['mean']):>7} {shown(of['std']):>7}   {between:<18} {last:>7}".rstrip())
     return lines
 
 

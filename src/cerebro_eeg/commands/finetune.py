@@ -34,6 +34,8 @@ class FinetuneResult:
     unit: str
     trained: tuple[TrainedResult, ...]
     seconds: float
+    positive: str | None = None
+    """The class that AUROC and threshold speak of; None where there are not two."""
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -43,13 +45,16 @@ class FinetuneResult:
         for one in self.trained:
             score = "no validation data" if one.validation is None else f"validation {one.metric} {one.validation:.4f}"
             steps = f", {one.steps:,} steps" if one.steps else ""
-            lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{steps}")
+            limit = "" if one.threshold is None else f", threshold {one.threshold:.3f}"
+            lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{limit}{steps}")
         scores = [one.validation for one in self.trained if one.validation is not None]
         if len(scores) > 1:
             mean, spread = statistics.fmean(scores), statistics.stdev(scores)
             lines.append(
                 f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
             )
+        if self.positive is not None:
+            lines.append(f"  positive: {self.positive} (AUROC and threshold speak of it)")
         if not (Path(self.folder) / "test.json").exists():  # of a run that is done and was scored before
             lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
         lines.append(f"  time  {in_time(self.seconds)}")
@@ -122,8 +127,10 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
+    from cerebro_eeg.measures.scores import positive_of
     from cerebro_eeg.report.run_report import report_finetune
     from cerebro_eeg.runs import finetune as runs
+    from cerebro_eeg.runs.folder import RunFolder
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
@@ -170,4 +177,6 @@ def finetune(
         TrainedResult(str(one.folder), one.fold, one.seed, one.steps, one.metric, one.validation, one.threshold)
         for one in found.trained
     )
-    return FinetuneResult(str(found.folder), task, found.unit, trained, time.monotonic() - began)
+    cut = RunFolder(out).read()["settings"]["task"]
+    positive = positive_of(cut["kind"], cut["names"])
+    return FinetuneResult(str(found.folder), task, found.unit, trained, time.monotonic() - began, positive)

@@ -25,7 +25,7 @@ class PredictResult:
 
     folder: str
     about: dict[str, Any]
-    """What decides: kind, names, threshold; how windows were made; notes."""
+    """What decides: kind, names, the positive one of two, threshold; how windows were made; notes."""
     recordings: tuple[dict[str, Any], ...]
     failures: tuple[Failure, ...]
     files: tuple[str, ...]
@@ -42,8 +42,10 @@ class PredictResult:
         done = [row for row in self.recordings if not row["problem"]]
         lines = [f"{counted(len(done), 'recording')} in {self.folder}"]
         if self.about["threshold"] is not None:
-            last, limit = self.about["names"][-1], self.about["threshold"]
-            lines.append(f"  rule        {last} from a mean probability of {limit:.3f} on")
+            (other, last), limit = self.about["names"], self.about["threshold"]
+            lines.append(
+                f"  rule        {last} from a mean probability of {limit:.3f} on, else {other}; positive: {last}"
+            )
         if self.about["kind"] == "classification":
             counts = Counter(row["decision"] for row in done)
             lines.append("  decisions   " + ", ".join(f"{name} {counts[name]:,}" for name in self.about["names"]))
@@ -98,6 +100,7 @@ def predict(
         threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
+    from cerebro_eeg.measures.scores import positive_of
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of
@@ -151,11 +154,13 @@ def predict(
     about: dict[str, Any] = {
         "kind": head.task,
         "names": list(names),
+        "positive": positive_of(head.task, names),
         "threshold": limit_of(head.task, names, head.threshold),
+        "threshold_level": head.threshold_level,
         "window_seconds": reader.samples / rate,
         "stride_seconds": reader.stride / rate,
         "preparation": reader.text(),
-        "notes": _notes(head, ordered),
+        "notes": _notes(head, ordered, bool(annotations)),
     }
     written.write_decisions(out, ordered, about, show_paths)
     return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
@@ -179,10 +184,10 @@ def _said(row: dict[str, Any]) -> str:
     return f"{', '.join(values)} ({windows})"
 
 
-def _notes(head: "HeadConfig", rows: list[dict[str, Any]]) -> list[str]:
+def _notes(head: "HeadConfig", rows: list[dict[str, Any]], annotated: bool) -> list[str]:
     notes = []
-    if head.task == "classification" and head.n_outputs == 2 and head.threshold is None:
-        notes.append("the checkpoint has no threshold chosen on validation, so 0.5 decides")
+    if head.task == "classification" and head.n_outputs == 2:
+        notes += _threshold_notes(head, annotated)
     if not head.names:
         notes.append("the checkpoint does not say what its outputs stand for; they are numbered")
     short = sum(row["windows_short"] for row in rows)
@@ -192,6 +197,25 @@ def _notes(head: "HeadConfig", rows: list[dict[str, Any]]) -> list[str]:
     if faulty:
         notes.append(f"{counted(faulty, 'recording')} with faults of the file or its channels: see decisions.csv")
     return notes
+
+
+def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
+    """Where the threshold decides on something else than it was chosen over: its scores do not hold there."""
+    if head.threshold is None:
+        return ["the checkpoint has no threshold chosen on validation, so 0.5 decides"]
+    if head.threshold_level == "window":
+        return [
+            "the threshold was chosen over single windows and decides here on means over a recording's windows: "
+            "sensitivity and specificity are not those that evaluate gives"
+        ]
+    if head.threshold_level == "unknown":
+        return [
+            "the threshold decides here on means over a recording's windows; the checkpoint does not say whether it "
+            "was chosen over recordings (unknown level)"
+        ]
+    if annotated:
+        return ["the threshold was chosen over recordings; annotations call single windows by it"]
+    return []
 
 
 def _files(annotations: tuple[str, ...], plot: bool) -> tuple[str, ...]:

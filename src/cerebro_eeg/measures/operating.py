@@ -12,6 +12,7 @@ from cerebro_eeg.measures.levels import Table, estimates
 from cerebro_eeg.measures.scores import Decided
 
 NAMES = ("balanced_accuracy", "sensitivity", "specificity", "precision", "f1")
+_ONE_HOT = np.eye(2, dtype=np.float32)
 
 
 def decide(output: NDArray[np.floating], threshold: float) -> NDArray[np.int64]:
@@ -25,7 +26,7 @@ def measure(truth: NDArray[np.int64], said: NDArray[np.int64]) -> dict[str, floa
 
     precision, recall, f1, _ = precision_recall_fscore_support(truth, said, labels=[0, 1], zero_division=np.nan)
     found = (recall[1], recall[0], precision[1], f1[1])
-    balanced = classification.count(truth, np.eye(2, dtype=np.float32)[said])["balanced_accuracy"]
+    balanced = classification.count(truth, _ONE_HOT[said])["balanced_accuracy"]
     values = [balanced, *(float(value) if np.isfinite(value) else None for value in found)]
     return dict(zip(NAMES, values, strict=True))
 
@@ -53,4 +54,4 @@ def operate(table: Table, unit: NDArray[np.intp], weights: NDArray[np.float64], 
     said = decide(table.output, threshold)
     drawn, usable = resample(table.truth, said, unit, np.vstack([np.ones((1, weights.shape[1])), weights]))
     values = estimates(measure(table.truth, said), drawn, usable, weights.shape[1])
-    return Decided(len(table), int(usable[1:].sum()), values, classification.confusion(table.truth, np.eye(2)[said]))
+    return Decided(len(table), int(usable[1:].sum()), values, classification.confusion(table.truth, _ONE_HOT[said]))

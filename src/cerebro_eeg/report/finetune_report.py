@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.measures.scores import shown, title
+from cerebro_eeg.measures.scores import at_threshold_words, positive_of, shown, title
 from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
 from cerebro_eeg.report.provenance import provenance
+from cerebro_eeg.runs.judging import score_by
 from cerebro_eeg.runs.scored import read_record, summarise
 from cerebro_eeg.train.log import read_lines
 
@@ -75,7 +77,11 @@ def _trainings(folder: Path, settings: Mapping[str, Any]) -> list[tuple[Path, st
 
 
 def _validated(path: Path, fold: str, seed: int) -> Score:
-    scores = score(Predictions.load(path / "validation.npz"), resamples=RESAMPLES).to_dict()
+    predictions, weights = Predictions.load(path / "validation.npz"), path / "model.safetensors"
+    if weights.exists():
+        scores = score_by(weights, predictions, RESAMPLES)
+    else:  # killed between its predictions and its weights
+        scores = score(predictions, resamples=RESAMPLES).to_dict()
     return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
 
 
@@ -105,21 +111,28 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
         (f"{first['windows']:,}", "windows"),
         (f"{first['subjects']:,}", "subjects"),
     ]
+    positive = positive_of(first["kind"], first["names"])
+    of_class = "" if positive is None else f"Positive: {positive} (AUROC, AUPR and the threshold speak of it)."
     hint = "Weights and threshold were chosen on these windows, so the numbers flatter." if chosen else ""
-    parts = [heading(name), paragraph(f"{words} {hint}".strip(), soft=True), facts(numbers), _summary_tables(summary)]
+    parts = [
+        heading(name),
+        paragraph(f"{words} {of_class} {hint}".strip(), soft=True),
+        facts(numbers),
+        _summary_tables(summary),
+    ]
     parts += [paragraph(f"Note: {note}.", soft=True) for note in summary["notes"]]
     if first["confusion"] is not None:
-        counts = np.sum([np.array(one["scores"]["confusion"], np.int64) for one in scores], axis=0)
+        counts = _confusions(scores)
         size = 1.6 + 0.85 * len(first["names"])
         parts += [
             subheading("Confusion"),
             figure(
-                lambda canvas: score_plots.draw_confusion(canvas, counts, first["names"]),
-                size + 0.8,
+                lambda canvas: score_plots.draw_confusions(canvas, counts, first["names"]),
+                (size + 0.8) * len(counts),
                 size,
-                "Windows by true and predicted class",
-                "Windows of all trainings; the share is of the true class.",
-                wide=False,
+                f"True against predicted class: {'; '.join(counts)}",
+                "Of all trainings together; the share is of the true class.",
+                wide=len(counts) > 1,
             ),
         ]
     if first["calibration"] is not None:
@@ -142,6 +155,17 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
         folded("All subjects, the mean of all trainings", _subject_table(rows)),
     ]
     return parts
+
+
+def _confusions(scores: Sequence[Score]) -> dict[str, NDArray[np.int64]]:
+    """Counts of all trainings: by the most probable class as in the paper, and beside it as ``predict`` decides."""
+    found = {"windows, most probable class": [one["scores"]["confusion"] for one in scores]}
+    decided = [at["levels"] for one in scores if (at := one["scores"]["at_threshold"])]
+    for name in ("window", "recording"):
+        counts = [levels[name]["confusion"] for levels in decided if name in levels]
+        if counts:
+            found[f"{name}s, at the threshold"] = counts
+    return {words: np.array(counts, np.int64).sum(0) for words, counts in found.items()}
 
 
 def _name(one: Score) -> str:
@@ -168,6 +192,12 @@ def _summary_tables(summary: Mapping[str, Any]) -> str:
     for level, found in summary["levels"].items():
         head = [f"by {level} ({max(found['count']):,})", "mean", "± over seeds", "95 % over subjects", "chance"]
         parts.append(table(head, [_row(metric, of) for metric, of in found["values"].items()]))
+    if (decided := summary.get("at_threshold")) is not None:
+        words = at_threshold_words(decided["thresholds"], decided["chosen_on"])
+        parts.append(paragraph(f"Decided as predict decides, {words}; positive: {decided['positive']}"))
+        for level, found in decided["levels"].items():
+            head = [f"by {level} ({max(found['count']):,})", "mean", "± over seeds", "95 % over subjects"]
+            parts.append(table(head, [_row(metric, of)[:-1] for metric, of in found["values"].items()]))
     if "events" in summary:
         head = ["events (SzCORE)", "mean", "± over seeds", "95 % over subjects", "chance"]
         parts.append(table(head, [_row(metric, of) for metric, of in summary["events"].items()]))

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 _NAMED = 40  # more subjects than this are drawn without their names
 
 
-def draw_confusion(figure: "Figure", counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Windows by true and predicted class; the colour is the share of the true class."""
-    axes: Axes = figure.subplots()
+def draw_confusions(figure: "Figure", found: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> None:
+    """Counts by true and predicted class, side by side under their titles."""
+    for place, (title_of, counts) in enumerate(found.items()):
+        axes: Axes = figure.add_subplot(1, len(found), place + 1)
+        axes.set_title(title_of, fontsize=9)
+        _draw_confusion(axes, counts, names)
+
+
+def _draw_confusion(axes: "Axes", counts: NDArray[np.int64], names: Sequence[str]) -> None:
+    """The colour is the share of the true class."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     for row in range(len(names)):

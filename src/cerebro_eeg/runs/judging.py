@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.measures import seizures
 from cerebro_eeg.measures.events_tsv import write_events
+from cerebro_eeg.measures.scores import positive_of
 from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
@@ -85,7 +87,7 @@ def assess(judge: Judge, training: Training, predictions: Predictions, *, write:
         "fold": training.fold,
         "seed": training.seed,
         "weights": training.hash(),
-        "scores": score(predictions, resamples=judge.resamples).to_dict(),
+        "scores": score_by(training.folder.model, predictions, judge.resamples),
         "events": None,
     }
     positive = seizures.seizure_class(predictions.names) if predictions.kind == "classification" else None
@@ -103,6 +105,14 @@ def assess(judge: Judge, training: Training, predictions: Predictions, *, write:
             path = training.folder.path / "test-events" / f"{id}_events.tsv"
             write_events(path, line.probability, threshold, durations[id])
     return found
+
+
+def score_by(weights: Path, predictions: Predictions, resamples: int) -> dict[str, Any]:
+    """Scores as JSON values; also at the threshold that ``predict`` takes from these weights, where they have one."""
+    head = checkpoint.read_header(weights).head
+    if head is None or head.threshold is None or positive_of(predictions.kind, predictions.names) is None:
+        return score(predictions, resamples=resamples).to_dict()
+    return score(predictions, threshold=head.threshold, chosen_on=head.threshold_level, resamples=resamples).to_dict()
 
 
 def _event_threshold(training: Training, positive: int) -> float:

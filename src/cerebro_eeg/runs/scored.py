@@ -5,6 +5,8 @@ scorings, the first score and the last; ``test.npz`` the predictions of the firs
 same of all its trainings with their summary. What is deleted is made again from what is left: the run's record from its
 trainings', a training's from its predictions. Who deletes all of it, or copies the run before, starts anew: this guards
 against habit, not against fraud.
+
+Format 1, which is read, was written before scores at the threshold were kept: such a score has none.
 """
 
 import json
@@ -17,7 +19,8 @@ from typing import Any
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
 
-FORMAT = 1
+FORMAT = 2
+READS = (1, 2)
 Score = Mapping[str, Any]
 """What a training's score is in JSON: fold, seed, scores and, for seizures, events."""
 
@@ -35,13 +38,20 @@ def read_record(folder: Path) -> Record | None:
     """The record of a folder; None where there is none."""
     try:
         found = json.loads((folder / "test.json").read_text(encoding="utf-8"))
-        if found["format"] == FORMAT and found["scorings"] >= 1 and found["first"] and found["last"]:
-            return Record(int(found["scorings"]), found["first"], found["last"])
+        if found["format"] in READS and found["scorings"] >= 1 and found["first"] and found["last"]:
+            return Record(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     raise ConfigError(f"test.json of {folder} is damaged, so its first score cannot be told; bring it back from a copy")
+
+
+def _completed(score: dict[str, Any]) -> dict[str, Any]:
+    """A score of a training, or of a run's, in which each training says what it knows of its threshold."""
+    for one in score.get("trainings", [score]):
+        one["scores"].setdefault("at_threshold", None)
+    return score
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -55,24 +65,10 @@ def summarise(scores: Sequence[Score]) -> dict[str, Any]:
 
     ``low`` and ``high`` are the means of the trainings' interval bounds.
     """
-    levels: dict[str, Any] = {}
-    for name in dict.fromkeys(level for score in scores for level in score["scores"]["levels"]):
-        having = [score for score in scores if name in score["scores"]["levels"]]
-        of = [score["scores"]["levels"][name] for score in having]
-        levels[name] = {
-            "trainings": len(having),
-            "count": [level["count"] for level in of],
-            "values": {
-                metric: _spread(
-                    having, [{**level["values"][metric], "chance": level["chance"][metric]} for level in of]
-                )
-                for metric in of[0]["values"]
-            },
-        }
     found: dict[str, Any] = {
         "seeds": sorted({score["seed"] for score in scores}),
         "folds": [fold for fold in dict.fromkeys(score["fold"] for score in scores) if fold],
-        "levels": levels,
+        "levels": _levels([(score, score["scores"]["levels"]) for score in scores]),
         "notes": list(dict.fromkeys(note for score in scores for note in score["scores"]["notes"])),
     }
     if all(score["events"] for score in scores):
@@ -80,6 +76,34 @@ def summarise(scores: Sequence[Score]) -> dict[str, Any]:
         found["events"] = {
             metric: _spread(scores, [{**event["pooled"][metric], "chance": None} for event in events])
             for metric in events[0]["pooled"]
+        }
+    decided = [(score, at) for score in scores if (at := score["scores"]["at_threshold"])]
+    if decided:
+        found["at_threshold"] = {
+            "thresholds": [at["threshold"] for _, at in decided],
+            "chosen_on": [at["chosen_on"] for _, at in decided],
+            "positive": decided[0][1]["positive"],
+            "levels": _levels([(score, at["levels"]) for score, at in decided]),
+        }
+    return found
+
+
+def _levels(scores: Sequence[tuple[Score, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Each level over the trainings that have it; what was decided by a threshold has no chance beside it."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(level for _, levels in scores for level in levels):
+        having = [(score, levels[name]) for score, levels in scores if name in levels]
+        of = [level for _, level in having]
+        found[name] = {
+            "trainings": len(having),
+            "count": [level["count"] for level in of],
+            "values": {
+                metric: _spread(
+                    [score for score, _ in having],
+                    [{**level["values"][metric], "chance": level.get("chance", {}).get(metric)} for level in of],
+                )
+                for metric in of[0]["values"]
+            },
         }
     return found
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.metrics import Predictions
+from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
 from cerebro_eeg.runs.scored import Record, read_record, summarise, write_record
@@ -69,7 +70,7 @@ def evaluate(
             return Evaluation(*facts, summarise(scored), tuple(scored), 0, True, None, ())
         before = _before(run, trainings)
         if before is not None and not again:
-            notes = _changed(before, trainings)
+            notes = [*_changed(before, trainings), *_without_threshold(before, trainings)]
             write_record(run, before)
             return _told(facts, before.first, before.scorings, False, None, notes)
         notes = []
@@ -174,6 +175,15 @@ def _changed(before: Record, trainings: Sequence[Training]) -> list[str]:
         for training in trainings
         if scored.get((training.fold, training.seed)) != training.hash()
     ]
+
+
+def _without_threshold(before: Record, trainings: Sequence[Training]) -> list[str]:
+    """A first score of a release that did not yet score the threshold of the weights."""
+    known = all(score["scores"]["at_threshold"] for score in before.first["trainings"])
+    heads = [checkpoint.read_header(training.folder.model).head for training in trainings]
+    if known or not any(head is not None and head.threshold is not None for head in heads):
+        return []
+    return ["this score is older than scores at the threshold that predict decides by; --again has them"]
 
 
 def _joined(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
