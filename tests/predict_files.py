@@ -43,10 +43,10 @@ def make_model(
     return folder
 
 
-def with_threshold(folder: Path, threshold: float | None) -> Path:
-    """The same checkpoint with another threshold."""
+def with_threshold(folder: Path, threshold: float | None, level: str = "recording") -> Path:
+    """The same checkpoint with another threshold, chosen over recordings or windows."""
     model = Cerebro.from_pretrained(folder)
-    model.head = dataclasses.replace(model.head, threshold=threshold)
+    model.head = dataclasses.replace(model.head, threshold=threshold, threshold_level=level)
     model.save_pretrained(folder)
     return folder
 

@@ -3,13 +3,15 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import sklearn.metrics as sk
 import torch
 
 from cerebro_eeg.commands.evaluate import evaluate
-from cerebro_eeg.commands.finetune import FinetuneResult
+from cerebro_eeg.commands.finetune import FinetuneResult, TrainedResult
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
@@ -18,6 +20,7 @@ from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
 from cerebro_eeg.metrics import Predictions, headline, score
+from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import finetune, scoring
 from cerebro_eeg.runs.predicting import start_times
@@ -168,6 +171,78 @@ def test_means_over_seeds_and_folds_by_hand():
     assert (alone["mean"], alone["std"], alone["chance"]) == (None, None, 0.5)
 
 
+# At the threshold that predict decides by.
+
+
+def decide_at(folder, *limits, level="window"):
+    """The run with these thresholds in the weights of its trainings."""
+    for number, limit in enumerate(limits):
+        path = folder / f"seed-{number}" / "model.safetensors"
+        header, tensors = checkpoint.read(path)
+        head = replace(header.head, threshold=limit, threshold_level=level)
+        checkpoint.save_tensors(path, tensors, replace(header, head=head))
+
+
+def test_the_threshold_of_the_weights_is_scored_beside_the_most_probable_class(run):
+    folder, store = run()
+    limits = []
+    for number in (0, 1):  # such that some are above and some below
+        said = Predictions.load(folder / f"seed-{number}" / "validation.npz").output[:, 1]
+        limits.append(float(np.median(said)))
+    decide_at(folder, *limits)
+    found = judge(folder, store)
+    each = []
+    for number, limit in enumerate(limits):
+        kept = Predictions.load(folder / f"seed-{number}" / "test.npz")
+        said = kept.output[:, 1].astype(np.float64) >= limit
+        at = found.trainings[number]["scores"]["at_threshold"]
+        assert (at["threshold"], at["chosen_on"], at["positive"]) == (limit, "window", "fast")
+        assert at["levels"]["window"]["confusion"] == sk.confusion_matrix(kept.truth, said).tolist()
+        each.append(sk.recall_score(kept.truth, said))
+    of = found.summary["at_threshold"]
+    assert of["thresholds"] == limits
+    assert list(of["levels"]) == ["window"]  # recordings have windows of both classes
+    assert of["levels"]["window"]["values"]["sensitivity"]["mean"] == pytest.approx(np.mean(each))
+    text = found.text()
+    span = " to ".join(sorted({f"{limit:.3f}" for limit in limits}))
+    assert f"at the threshold chosen on validation ({span}, over windows); positive: fast" in text
+    assert text.index("Cohen's kappa") < text.index("at the threshold") < text.index("sensitivity")
+    assert "positive:  fast" in text
+
+
+def test_weights_without_a_threshold_are_scored_as_before(run):
+    folder, store = run()
+    decide_at(folder, None, None)
+    found = judge(folder, store)
+    assert "at_threshold" not in found.summary
+    assert "at the threshold" not in found.text()
+    assert "older than scores" not in judge(folder, store).text()
+
+
+def test_a_score_of_the_first_format_is_still_the_first_score(run, monkeypatch):
+    folder, store = run()
+    first = judge(folder, store)
+    for path in (folder, folder / "seed-0", folder / "seed-1"):
+        record = json.loads((path / "test.json").read_text())
+        record["format"] = 1
+        for kept in (record["first"], record["last"]):
+            kept.get("summary", {}).pop("at_threshold", None)
+            for one in kept.get("trainings", [kept]):
+                del one["scores"]["at_threshold"]
+        (path / "test.json").write_text(json.dumps(record))
+    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    told = judge(folder, store)
+    assert (told.scorings, told.fresh) == (1, False)
+    assert told.summary == {name: value for name, value in first.summary.items() if name != "at_threshold"}
+    assert "older than scores at the threshold" in told.text()
+    assert judge(folder, store).text() == told.text()
+    monkeypatch.undo()
+    later = judge(folder, store, again=True)
+    assert later.summary["at_threshold"] == first.summary["at_threshold"]
+    assert "at_threshold" not in later.first
+    assert judge(folder, store).summary == told.summary
+
+
 # Once.
 
 
@@ -186,7 +261,10 @@ def test_the_test_set_is_scored_once(run, monkeypatch):
 
 def test_finetune_says_of_a_scored_run_nothing_that_is_no_longer_true(run):
     folder, store = run()
-    result = FinetuneResult(str(folder), "alpha", "subject", (), 1.0)
+    trained = TrainedResult("seed-0", "", 0, 3, "auroc", 0.75, 0.593)
+    result = FinetuneResult(str(folder), "alpha", "subject", (trained,), 1.0, "fast")
+    assert "validation auroc 0.7500, threshold 0.593, 3 steps" in result.text()
+    assert "positive: fast" in result.text()
     assert "was not looked at" in result.text()
     judge(folder, store)
     assert "was not looked at" not in result.text()

@@ -234,12 +234,32 @@ def test_the_threshold_of_the_checkpoint_decides(tmp_path):
         result = predict(str(with_threshold(model, threshold)), (file,), out=tmp_path / "out")
         assert result.recordings[0]["decision"] == answer
         assert result.recordings[0]["mean"]["seizure"] == pytest.approx(1 / (1 + np.e), abs=1e-6)
-        assert f"seizure from a mean probability of {threshold:.3f} on" in result.text()
+        rule = f"seizure from a mean probability of {threshold:.3f} on, else rest; positive: seizure"
+        assert rule in result.text()
         assert f"{answer} (mean probability of seizure 0.269," in result.text()  # of what the rule is about
         assert not any("0.5 decides" in note for note in result.about["notes"])
     result = predict(str(with_threshold(model, None)), (file,), out=tmp_path / "out")
     assert result.recordings[0]["decision"] == "rest"
     assert "no threshold chosen on validation, so 0.5 decides" in result.text()
+
+
+@pytest.mark.parametrize(
+    ("level", "annotations", "words"),
+    [
+        ("recording", (), None),  # decided as it was chosen
+        ("recording", ("bids",), "was chosen over recordings; annotations call single windows by it"),
+        ("window", (), "was chosen over single windows and decides here on means over a recording's windows"),
+        ("unknown", (), "does not say whether it was chosen over recordings (unknown level)"),
+    ],
+)
+def test_a_threshold_chosen_over_something_else_is_told(tmp_path, level, annotations, words):
+    model = with_threshold(make_model(tmp_path / "model", bias=(0.0, -1.0)), 0.26, level)
+    result = predict(str(model), (edf(tmp_path / "a.edf"),), out=tmp_path / "out", annotations=annotations)
+    told = [note for note in result.about["notes"] if "threshold" in note]
+    assert len(told) == (words is not None)
+    assert words is None or words in told[0]
+    kept = json.loads((tmp_path / "out" / "decisions.json").read_text())
+    assert (kept["positive"], kept["threshold_level"]) == ("seizure", level)
 
 
 def test_a_regression_is_told_in_its_unit(tmp_path):

@@ -241,6 +241,11 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     mean = record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["mean"]
     assert f"{mean:.3f}" in found.text
     assert "The test set was scored once." in found.text
+    assert "Positive: fast" in found.text
+    assert found.text.count("at the threshold chosen on validation (") == 2  # of the test set and of validation
+    assert len(found.images()) == len(Page(made / "finetune" / "report.html").images()) + 3
+    sensitivity = record["first"]["summary"]["at_threshold"]["levels"]["window"]["values"]["sensitivity"]
+    assert f"sensitivity {sensitivity['mean']:.3f}" in found.text
     (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
     assert "scored 3 times; the numbers are of the first time" in Page(write_report(run)).text
 
@@ -259,6 +264,18 @@ def test_a_missing_package_is_named_before_any_work(copy, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs matplotlib"):
         report_pretrain(copy)
+
+
+def test_a_run_of_a_release_without_scores_at_the_threshold_has_a_page(made, tmp_path):
+    run = shutil.copytree(made / "finetune", tmp_path / "run")
+    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
+    record = json.loads((run / "test.json").read_text())
+    for score in (record["first"], record["last"]):
+        del score["summary"]["at_threshold"]
+        for one in score["trainings"]:
+            del one["scores"]["at_threshold"]
+    (run / "test.json").write_text(json.dumps({**record, "format": 1}))
+    assert Page(write_report(run)).text.count("at the threshold chosen on validation (") == 1  # of validation
 
 
 # Plots
