@@ -160,6 +160,12 @@ def test_a_threshold_is_not_rounded_to_the_precision_of_the_probabilities():
     assert score(below, threshold=0.7, resamples=5).at_threshold.levels["window"].confusion == ((1, 0), (1, 0))
 
 
+def test_the_threshold_itself_is_positive():
+    found = score(binary([0.5, 0.5, 0.4], [0, 1, 0]), threshold=0.5, resamples=5)
+    assert found.at_threshold.levels["window"].confusion == ((1, 1), (0, 1))
+    assert found.confusion == ((2, 0), (1, 0))  # the most probable class is the first of equals
+
+
 def test_a_threshold_adds_and_changes_nothing():
     given = randomly(6, by_recording=True)
     plain, with_it = to_dict(score(given, resamples=30)), to_dict(score(given, threshold=0.65, resamples=30))
