@@ -422,6 +422,7 @@ def test_finetuning_learns_what_there_is_to_learn(folder, pretrained, tmp_path, 
     model = Cerebro.from_pretrained(found.trained[0].folder)
     assert model.head.names == ("slow", "fast")
     assert model.head.threshold == found.trained[0].threshold
+    assert model.head.threshold_level == "window"  # recordings have windows of both classes
     kept = Predictions.load(found.trained[0].folder / "validation.npz")
     assert set(kept.subject) == {"sub3"}
     encoder = MaskedCerebro.from_pretrained(pretrained).encoder.state_dict()

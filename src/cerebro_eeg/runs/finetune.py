@@ -18,7 +18,7 @@ from cerebro_eeg.data.batching.window_labels import Labels
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
-from cerebro_eeg.metrics import Predictions, choose_threshold, headline
+from cerebro_eeg.metrics import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import engine as engines
@@ -297,16 +297,17 @@ def _finish(whole: _Whole, one: _One, steps: int) -> Trained:
     """Predictions for validation, the threshold chosen on them, and the weights; then the mark that it is done."""
     model, split, folder = one.model, one.split, one.folder
     metric, score, threshold = "", None, None
+    level: Literal["recording", "window", "unknown"] = "unknown"
     if split.validation is not None:
         output = predict_windows(model, whole.store, split.validation, whole.world, electrodes=one.electrodes)
         found: Predictions = to_predictions(whole.store, split.validation, _unscaled(output, split))
         metric, score = headline(found)
         if found.kind == "classification" and len(found.names) == 2:
-            threshold = choose_threshold(found)
+            threshold, level = choose_threshold(found), threshold_level(found)
         if whole.world.first:
             found.save(folder.path / "validation.npz")
     assert model.head is not None
-    model.head = dataclasses.replace(model.head, threshold=threshold)
+    model.head = dataclasses.replace(model.head, threshold=threshold, threshold_level=level)
     tensors = _in_units(gathered(model), split)
     if whole.world.first:
         checkpoint.save_tensors(folder.model, tensors, model.header)
