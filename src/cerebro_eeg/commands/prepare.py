@@ -135,6 +135,7 @@ def prepare(
     split: str | None = None,
     events: tuple[str, ...] = (),
     unit: Literal["uV", "nV", "mV", "V"] | None = None,
+    positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
 ) -> PrepareResult:
@@ -180,6 +181,8 @@ def prepare(
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
+        positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR,
+            threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
     """
@@ -210,6 +213,7 @@ def prepare(
         "split": split,
         "events": events or None,
         "unit": unit,
+        "positive": positive,
         "task": task,
         "legacy": legacy or None,
     }

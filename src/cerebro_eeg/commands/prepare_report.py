@@ -3,7 +3,7 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.storing.recipe import Item, Recipe
@@ -31,13 +31,15 @@ class PrepareReport:
 
     def before(self, items: Sequence[Item], done_before: int) -> None:
         name, say = self._recipe.name, self._line.say
-        if not self._recipe.tried_on_real_files:
+        if self._recipe.one_corpus and not self._recipe.tried_on_real_files:
             say(f"{name} was never run on the real corpus, only on files made after its description")
         size = sum(item.size for item in items)
         say(
             f"{name} ({self._recipe.about}): {counted(len(items), 'recording')} to prepare, {in_bytes(size)}; "
             f"{done_before:,} done before"
         )
+        for line in _say_positive(self._recipe):
+            say(line)
         units = {task: found.split_unit or self._recipe.split_unit for task, found in self._recipe.tasks.items()}
         for unit in sorted(set(units.values()) - {"subject"}):
             tasks = ", ".join(task for task in units if units[task] == unit)
@@ -58,6 +60,14 @@ class PrepareReport:
 
     def end(self) -> None:
         self._line.end()
+
+
+def _say_positive(recipe: Recipe) -> Iterator[str]:
+    """Which of two classes scores, thresholds and events are about: nobody should learn it from a result."""
+    for name, task in recipe.tasks.items():
+        if task.kind == "classification" and len(task.names) == 2:
+            other = f" (choose another with {recipe.positive_by})" if recipe.positive_by else ""
+            yield f"classes of {name}: {', '.join(task.names)}; positive: {task.names[-1]}{other}"
 
 
 def _estimate(items: Sequence[Item], recipe: Recipe, workers: int | None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cerebro_eeg.data.datasets.bids_sidecars import MISSING, Sidecars, open_bids, read_sidecars
 from cerebro_eeg.data.datasets.bids_tree import BidsFile, find_bids
-from cerebro_eeg.data.datasets.user_tables import check_unit, describe, read_rows, say_splits, split_of
+from cerebro_eeg.data.datasets.user_tables import check_unit, describe, read_rows, say_splits, split_of, with_positive
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.stored import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError
@@ -29,6 +29,7 @@ def bids(
     label: str | None = None,
     split: str | None = None,
     events: tuple[str, ...] = (),
+    positive: str | None = None,
 ) -> Recipe:
     """The recipe of one such folder.
 
@@ -39,6 +40,8 @@ def bids(
     split : "subject" splits by a hash of the subject, 60, 20 and 20 of 100; None: no splits.
     events : values of trial_type (or of value, where there is no trial_type) that go into the store as events; those
         that last are the labelled intervals of the task "events" as well, whose classes they are.
+    positive : of two classes the one that is looked for, which comes last; None: the last by the alphabet or by value,
+        of events the last that is listed.
     """
     check_unit(split, ("subject",))
     files, strange = _find_files(folder, task)
@@ -74,7 +77,9 @@ def bids(
         "bids",
         "; ".join(["EEG in the Brain Imaging Data Structure", *notes]),
         functools.partial(_find, files, sidecars, labels, events),
-        tasks=_tasks(labels, events),
+        tasks=with_positive(_tasks(labels, events), positive),
+        one_corpus=False,
+        positive_by="--positive",
     )
 
 

@@ -23,6 +23,7 @@ from cerebro_eeg.data.datasets.user_tables import (
     say_classes,
     say_splits,
     split_of,
+    with_positive,
 )
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.policy import ChannelPolicy
@@ -46,6 +47,7 @@ def folder(
     split: str | None = None,
     events: tuple[str, ...] = (),
     unit: str | None = None,
+    positive: str | None = None,
 ) -> Recipe:
     """The recipe of one such tree.
 
@@ -58,6 +60,7 @@ def folder(
     events : names of events of the files that may go into the store.
     unit : "uV", "nV", "mV" or "V", of channels whose own unit is blank or unknown, and of tables of headsets, which
         have none; without it such channels are refused, and tables are in microvolts.
+    positive : of two classes the one that is looked for, which comes last; None: the last by the alphabet or by value.
     """
     if unit is not None and unit not in UNITS:
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
@@ -94,7 +97,9 @@ def folder(
         "; ".join(["a tree of EEG files", *notes]),
         functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events, unit),
         split_unit=shared,
-        tasks=tasks,
+        tasks=with_positive(tasks, positive),
+        one_corpus=False,
+        positive_by="--positive",
         options={} if unit is None else {"unit": unit},
     )
 

@@ -66,6 +66,8 @@ def moabb(
         split_unit="recording" if split == "session" else "subject",
         tasks={str(task): Task("classification", classes, seconds, seconds)},
         own_ids=True,  # public data sets, with numbers for subjects
+        one_corpus=False,
+        positive_by="the order of --events",
     )
 
 

@@ -8,11 +8,13 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.schema import did_you_mean
 
 _MOST = 12  # classes or splits that a line lists
 SECONDS = 5.0  # of a window, unless labelled intervals are shorter
@@ -101,6 +103,32 @@ def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Ta
         return Task("regression", targets, seconds, seconds)
     classes = in_order(interval.label for interval in found if interval.label is not None)
     return Task("classification", classes, seconds, seconds)
+
+
+def with_positive(tasks: Mapping[str, Task], positive: str | None) -> dict[str, Task]:
+    """The tasks with this class last wherever it is one of two: AUPR, threshold, decisions and events are about it."""
+    if positive is None:
+        return dict(tasks)
+    classes = {name: task.names for name, task in tasks.items() if task.kind == "classification"}
+    if not classes:
+        raise ConfigError(f"positive={positive!r} was given, and there are no classes; leave it out, or give labels")
+    having = {name: names for name, names in classes.items() if positive in names}
+    if not having:
+        known = sorted({one for names in classes.values() for one in names})
+        listed = ", ".join(known[:_MOST]) + (", ..." if len(known) > _MOST else "")
+        raise ConfigError(f"positive={positive!r} is no class{did_you_mean(positive, known)}; the classes are {listed}")
+    if all(len(names) != 2 for names in having.values()):
+        name, names = next(iter(having.items()))
+        raise ConfigError(
+            f"positive={positive!r} was given, and the number of classes of {name} is {len(names)}; only of two one "
+            "is positive: leave it out"
+        )
+    return {
+        name: replace(task, names=(*(one for one in task.names if one != positive), positive))
+        if len(having.get(name, ())) == 2
+        else task
+        for name, task in tasks.items()
+    }
 
 
 def split_of(name: str) -> str:

@@ -76,8 +76,12 @@ class Recipe:
     tasks: Mapping[str, Task] = field(default_factory=dict)
     own_ids: bool = False
     """The corpus is documented and pseudonymous: recordings and subjects keep its ids; all others are hashed."""
+    one_corpus: bool = True
+    """One corpus with a layout of its own; otherwise whatever a user brings, and there is no real one to try it on."""
     tried_on_real_files: bool = False
     """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""
+    positive_by: str = ""
+    """What lets a user choose the positive of two classes, which is the last; empty: the corpus has chosen."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What was asked for beside the folder and changes what is found; a store keeps to it."""
 
