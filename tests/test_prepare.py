@@ -412,8 +412,10 @@ def test_a_store_that_cannot_be_written_stops_the_run(tmp_path):
     def full(_):
         raise StoreError("the disk is full")
 
+    items = [Item("a", lambda _: flat_and_good()["good"]), Item("b", full), Item("c", full)]
     with pytest.raises(StoreError, match="the disk is full"):
-        prepare(Recipe("full", "", lambda: iter([Item("a", full)]), own_ids=True), tmp_path)
+        prepare(Recipe("full", "", lambda: iter(items), own_ids=True), tmp_path)
+    assert [record.id for record in Store(tmp_path).recordings] == ["a"]
     assert Store(tmp_path).skipped() == {}
 
 
@@ -544,7 +546,7 @@ def test_workers_that_cannot_begin_blame_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_start", os.abort)
     with pytest.raises(StoreError, match="worker processes die before they begin"):
         prepare(deadly(tmp_path / "files"), tmp_path / "store", workers=1)
-    assert Store(tmp_path / "store").skipped() == {}
+    assert not (tmp_path / "store").exists()  # nothing is stored, nothing skipped, nothing left
 
 
 # Going on

@@ -7,7 +7,7 @@ full disk never meets half a file. POSIX and Windows both replace atomically wit
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -34,6 +34,18 @@ def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def absent(folder: Path) -> list[Path]:
+    """The folders that come into being when this one is made, innermost first."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of them that are empty, in this order."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it holds something, or is gone
+            folder.rmdir()
 
 
 def _flush(path: Path) -> None:

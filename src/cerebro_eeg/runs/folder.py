@@ -17,7 +17,7 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import absent, remove_empty, write_text
 
 FORMAT = 1
 
@@ -82,16 +82,31 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """No other process trains in this folder for as long as the block lasts."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        """No other process trains in this folder for as long as the block lasts. Without a run nothing of it stays."""
+        made, lock = absent(self.path), self.path / ".lock"
+        new = not lock.exists()
+        descriptor = self._claim(lock)
         try:
+            yield
+        finally:
+            if new and not (self.path / "run.json").exists():  # it failed before it began
+                lock.unlink(missing_ok=True)
+                remove_empty(made)
+            os.close(descriptor)
+
+    def _claim(self, lock: Path) -> int:
+        """The lock, held; one that another process takes away while we come for it is worth nothing."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
+                os.close(descriptor)
                 raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
-            yield
-        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                    return descriptor
             os.close(descriptor)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
 from cerebro_eeg.data.storing import keys
 from cerebro_eeg.data.storing.private_map import add_to_map
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, InputError
 
 _TRAINING = re.compile(r"(seed|fold)-\d+")
 
@@ -36,6 +36,9 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
     """The recordings that files and folders stand for, each once. What lies in the folder ``out`` is ours: left out."""
     if not files:
         raise ConfigError("no recording was given; expected EEG files, or folders that hold some")
+    if not any(map(os.path.lexists, files)):
+        what = "the file or folder given does" if len(files) == 1 else f"all {len(files)} files and folders given do"
+        raise InputError(f"{what} not exist; expected EEG files, or folders that hold some: check the path")
     ours = None if out is None else out.resolve()
     named: dict[Path, tuple[Path, str, int]] = {}
     for given in files:

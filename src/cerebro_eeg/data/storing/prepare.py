@@ -5,6 +5,7 @@ any moment and started again, it goes on where the store ends, and the store's h
 divided. One bad file never stops the run.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.stored import is_id
 from cerebro_eeg.data.storing.subjects import warn_of_alike
 from cerebro_eeg.data.storing.summary import Prepared, summarise
+from cerebro_eeg.data.storing.undo import undone
 from cerebro_eeg.data.storing.workers import run_all
 from cerebro_eeg.errors import ConfigError, InputError
 
@@ -60,30 +62,31 @@ def prepare(
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)
     check = None if key is None else keys.key_check(key)
-    info = create_store(folder, recipe.name, settings(job, items.values()), check)
-    job = replace(job, seal=keys.seal(key) if info.format > 1 else None)
-    store = Store(folder)
-    check_same(store, items)
-    part_ids = [id for id in items if _belongs(id, part)]
-    if job.seal is not None:
-        check_sources(store, {id: items[id] for id in part_ids}, job.seal, comparing)
-    if map_file is not None:
-        add_to_map(map_file, sources)
-    skipped = store.skipped()
-    again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
-    forget(folder, again)
-    finished = ({record.id for record in store.recordings} | set(skipped)) - again
-    mine = [(id, items[id]) for id in part_ids if id not in finished]
-    done_before = len(part_ids) - len(mine)
-    if before is not None:
-        before([item for _, item in mine], done_before)
-    total, bytes_total = len(mine), sum(item.size for _, item in mine)
-    done = bytes_done = 0
     name = f"part{part[0]}of{part[1]}"
-    for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
-        done, bytes_done = done + 1, bytes_done + size
-        if progress is not None:
-            progress(done, total, bytes_done, bytes_total)
+    with undone(folder, name) if part[1] == 1 else contextlib.nullcontext():
+        info = create_store(folder, recipe.name, settings(job, items.values()), check)
+        job = replace(job, seal=keys.seal(key) if info.format > 1 else None)
+        store = Store(folder)
+        check_same(store, items)
+        part_ids = [id for id in items if _belongs(id, part)]
+        if job.seal is not None:
+            check_sources(store, {id: items[id] for id in part_ids}, job.seal, comparing)
+        if map_file is not None:
+            add_to_map(map_file, sources)
+        skipped = store.skipped()
+        again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
+        forget(folder, again)
+        finished = ({record.id for record in store.recordings} | set(skipped)) - again
+        mine = [(id, items[id]) for id in part_ids if id not in finished]
+        done_before = len(part_ids) - len(mine)
+        if before is not None:
+            before([item for _, item in mine], done_before)
+        total, bytes_total = len(mine), sum(item.size for _, item in mine)
+        done = bytes_done = 0
+        for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
+            done, bytes_done = done + 1, bytes_done + size
+            if progress is not None:
+                progress(done, total, bytes_done, bytes_total)
     store = Store(folder)
     skipped = store.skipped()
     write_skipped(folder, skipped)

@@ -72,6 +72,11 @@ def read_info(folder: Path) -> StoreInfo:
         try:
             data = (folder / NAME).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            if not folder.exists():
+                raise StoreError(
+                    "the store does not exist: there is nothing at that path; check it, or make a store there with "
+                    "cerebro-eeg prepare"
+                ) from None
             raise StoreError(
                 f"this folder is not a store: it has no {NAME}; make one with cerebro-eeg prepare"
             ) from None
