@@ -27,7 +27,7 @@ from cerebro_eeg.runs.finetuning import LabelTask, scaling_of
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predicting import features, predict_windows, to_predictions
 from cerebro_eeg.runs.probing import fit_probe
-from cerebro_eeg.runs.seen import record
+from cerebro_eeg.runs.seen import record, unknown_overlap
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
@@ -134,8 +134,11 @@ def _notes(choices: Choices, start: Path | None, hash: str) -> Iterator[str]:
         return
     if choices.freeze and choices.solver == "exact" and len(choices.seeds) > 1:
         yield "the exact probe draws nothing at random: all seeds give the same"
-    if any(source.sha256 == hash for source in hub.load(start)[0].training.data):
+    training = hub.load(start)[0].training
+    if any(source.sha256 == hash for source in training.data):
         yield "the weights were pre-trained on this store, except what its pretrain split or --without left out"
+    if (line := unknown_overlap(training, hash)) is not None:
+        yield line
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,20 @@ def electrode_windows(windows: Windows, seen: Sequence[int]) -> dict[str, int]:
     return found
 
 
+def unknown_overlap(training: Training, store: str) -> str | None:
+    """What a score on the store of this hash leaves open, in one line: weights name their stores, not the subjects.
+
+    None where they learned from that store alone, or from nothing yet.
+    """
+    others = list(dict.fromkeys(source.name for source in training.data if source.sha256 != store))
+    if not others and (training.data or not training.windows):
+        return None
+    what = "do not say what they learned from"
+    if others:
+        what = f"learned from another store ({', '.join(others)}) and do not say from which subjects"
+    return f"whether the test subjects were pre-trained on is not known: the weights {what} (see docs/data.md)"
+
+
 def name_windows(windows: Sequence[Windows], step: Step) -> list[str]:
     """Recording and start in seconds of the windows of a step, as errors name them."""
     found = []

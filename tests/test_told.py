@@ -1,0 +1,97 @@
+"""What a run tells of itself: subjects that weights may have seen, and a repetition that is no longer exact."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cerebro_eeg.config import Source, Training
+from cerebro_eeg.runs import finetune, pretrain
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.seen import unknown_overlap
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.train import loop
+from train_stores import make_store
+from train_worker import preset
+
+ENGINE = Engine(device="cpu", readers=0)
+CHOICES = pretrain.Choices(steps=2, seconds=1.0, paper=True)
+NOT_KNOWN = "whether the test subjects were pre-trained on is not known: the weights "
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        (Training(), None),
+        (Training(4, 40, {}, (Source("mine", sha256="a"),)), None),
+        (Training(4, 40, {}, ()), "do not say what they learned from"),
+        (Training(4, 40, {}, (Source("tueg", sha256="b"),)), "learned from another store (tueg) and do not say"),
+        (
+            Training(4, 40, {}, (Source("tueg", sha256="b"), Source("mine", sha256="a"), Source("x", sha256="c"))),
+            "learned from another store (tueg, x) and do not say from which subjects",
+        ),
+        (Training(4, 40, {}, (Source("mine", sha256="c"),)), "learned from another store (mine)"),  # prepared anew
+    ],
+)
+def test_what_is_not_known_of_an_overlap(training, words):
+    line = unknown_overlap(training, "a")
+    assert line is None if words is None else line.startswith(NOT_KNOWN + words)
+
+
+def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
+    """The same recordings under other ids: nothing in the weights could tell."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    make_store(one)
+    make_store(other, name="t")
+    pretrain.pretrain([one], tmp_path / "pretrained", preset({}), CHOICES, ENGINE)
+
+    def told(store, start, **choices):
+        lines = []
+        chosen = finetune.Choices(task="alpha", steps=2, paper=True, **choices)
+        out = tmp_path / f"{store.name}-{'none' if start is None else start.parent.name}-{len(choices)}"
+        trained = finetune.finetune(store, out, preset({}), chosen, ENGINE, start, say=lines.append).trained
+        return trained[0].folder, [line for line in lines if "pre-trained on" in line]
+
+    start = tmp_path / "pretrained" / "model.safetensors"
+    here = "note: the weights were pre-trained on this store, except what its pretrain split or --without left out"
+    not_known = f"note: {NOT_KNOWN}learned from another store (made) and do not say from which subjects"
+    assert told(one, None)[1] == []
+    assert told(one, start)[1] == [here]
+    tuned, lines = told(other, start)
+    assert [line.split(" (see")[0] for line in lines] == [not_known]
+    probe, lines = told(other, start, freeze=True)
+    assert [line.split(" (see")[0] for line in lines] == [not_known]
+    hash = RunFolder(tuned.parent).read()["settings"]["store"]["sha256"]
+    for folder in (tuned, probe):  # the weights that came of it still tell, for evaluate and the report
+        assert unknown_overlap(finetune.hub.load(folder)[0].training, hash) is not None
+
+
+def test_other_threads_end_the_promise_of_equal_bits(tmp_path, monkeypatch):
+    make_store(tmp_path / "store")
+    save, count = loop.save, torch.get_num_threads()
+
+    def stop(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    def told(threads, steps=4):
+        lines = []
+        engine = replace(ENGINE, save_minutes=1e-9, threads=threads)
+        try:
+            choices = replace(CHOICES, steps=steps)
+            pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, engine, say=lines.append)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            torch.set_num_threads(count)
+        return [line for line in lines if "bitwise" in line]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", stop)
+        assert told(1) == []
+        assert told(None) == []  # keeps to one
+        (line,) = told(2)
+        assert line.startswith("note: going on with 2 threads after 1, ")
+        assert told(2) == []
+    assert told(None) == []
+    assert told(1) == []  # done: nothing is left to differ
