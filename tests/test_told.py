@@ -1,15 +1,20 @@
 """What a run tells of itself: subjects that weights may have seen, and a repetition that is no longer exact."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
 from cerebro_eeg.config import Source, Training
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import InputError
 from cerebro_eeg.runs import finetune, pretrain
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.splitting import find_splits, read_cut
 from cerebro_eeg.train import loop
 from train_stores import make_store
 from train_worker import preset
@@ -64,6 +69,21 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
     hash = RunFolder(tuned.parent).read()["settings"]["store"]["sha256"]
     for folder in (tuned, probe):  # the weights that came of it still tell, for evaluate and the report
         assert unknown_overlap(finetune.hub.load(folder)[0].training, hash) is not None
+
+
+def test_a_store_with_its_classes_the_other_way_round_is_told_from_the_runs(tmp_path):
+    """Its recordings are the same, so its hash is."""
+    one, other = make_store(tmp_path / "one"), tmp_path / "other"
+    shutil.copytree(tmp_path / "one", other)
+    text = (other / "store.json").read_text()
+    turned = json.loads(text)
+    turned["settings"]["tasks"]["alpha"]["names"].reverse()
+    (other / "store.json").write_text(json.dumps(turned))
+    assert Store(other).hash() == one.hash()
+    cut = read_cut(one, "alpha", None, None, None)
+    assert len(list(find_splits(one, cut))) == 1
+    with pytest.raises(InputError, match="are fast, slow here and slow, fast in the run"):
+        next(find_splits(Store(other), cut))
 
 
 def test_other_threads_end_the_promise_of_equal_bits(tmp_path, monkeypatch):

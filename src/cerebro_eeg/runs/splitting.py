@@ -56,6 +56,12 @@ def read_cut(store: Store, task: str, seconds: float | None, stride: float | Non
 
 def find_splits(store: Store, cut: Cut, n_folds: int | None = None, seed: int = 0) -> Iterator[Split]:
     """The task's own division; with ``n_folds``, folds: the corpus's own where it has them, else by subject."""
+    classes = tuple(store.info.settings["tasks"][cut.task]["names"])
+    if classes != cut.names:  # the hash of a store does not tell: their order is no part of any recording
+        raise InputError(
+            f"the classes of {cut.task!r} are {', '.join(classes)} here and {', '.join(cut.names)} in the run; "
+            "give the store that it was trained on"
+        )
     names = splits_of(store, cut.task)
     own = sorted((name for name in names if re.fullmatch(r"fold[0-9]+", name)), key=lambda name: int(name[4:]))
     if n_folds is None and own:
