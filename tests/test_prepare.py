@@ -830,6 +830,7 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
         "upsampled": whole[1].upsampled,
         "faults": {},
         "copies": 0,
+        "quality": {},
         "labels_outside": 0,
         "skipped": {"channels": 1, "empty": 1, "format": 2, "rate": 1, "subject": 1, "unit": 1},
         "hash": whole[1].hash,

@@ -10,7 +10,8 @@ import torch
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.runs import finetune, pretrain
+from cerebro_eeg.report.run_report import report_finetune
+from cerebro_eeg.runs import finetune, pretrain, scoring
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Engine
@@ -69,6 +70,10 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
     hash = RunFolder(tuned.parent).read()["settings"]["store"]["sha256"]
     for folder in (tuned, probe):  # the weights that came of it still tell, for evaluate and the report
         assert unknown_overlap(finetune.hub.load(folder)[0].training, hash) is not None
+    for run, store, expected in ((tuned.parent, other, True), (tmp_path / "one-pretrained-0", one, False)):
+        notes = scoring.evaluate(run, store, device="cpu", say=lambda line: None).notes
+        assert any(NOT_KNOWN in note for note in notes) == expected
+        assert (NOT_KNOWN[1:] in report_finetune(run).read_text()) == expected
 
 
 def test_a_store_with_its_classes_the_other_way_round_is_told_from_the_runs(tmp_path):

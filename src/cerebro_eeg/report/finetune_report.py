@@ -13,9 +13,10 @@ from cerebro_eeg.measures.scores import at_threshold_words, positive_of, shown, 
 from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
-from cerebro_eeg.report.provenance import provenance
+from cerebro_eeg.report.provenance import provenance, read_training
 from cerebro_eeg.runs.judging import score_by
 from cerebro_eeg.runs.scored import read_record, summarise
+from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.train.log import read_lines
 
 Score = Mapping[str, Any]
@@ -31,8 +32,12 @@ def finetune_page(folder: Path, run: Mapping[str, Any]) -> str:
     task = settings["task"]
     validation = [_validated(path, fold, seed) for path, fold, seed in trainings if (path / "validation.npz").exists()]
     record = read_record(folder)
+    weights = next(
+        (path / "model.safetensors" for path, _, _ in trainings if (path / "model.safetensors").exists()), None
+    )
     parts = [
         paragraph(_words(settings, len(trainings))),
+        *_unknown(settings, weights),
         *_test(record),
         *_section("Validation", validation, chosen=True),
     ]
@@ -49,9 +54,6 @@ def finetune_page(folder: Path, run: Mapping[str, Any]) -> str:
                 "Curves of loss, validation, learning rate and gradient norm over the steps",
             ),
         ]
-    weights = next(
-        (path / "model.safetensors" for path, _, _ in trainings if (path / "model.safetensors").exists()), None
-    )
     return page(f"Fine-tuning: {task['task']}", parts + provenance(run, weights))
 
 
@@ -66,6 +68,13 @@ def _words(settings: Mapping[str, Any], count: int) -> str:
         f"{len(choices['seeds'])} seeds{folds}, {count} finished or begun. Data: {settings['store']['dataset']}. "
         f"Training, validation and test share no {settings['unit']}."
     )
+
+
+def _unknown(settings: Mapping[str, Any], weights: Path | None) -> list[str]:
+    """That test subjects may have been pre-trained on, where nobody can tell."""
+    training = read_training(weights)
+    line = None if training is None else unknown_overlap(training, settings["store"]["sha256"])
+    return [] if line is None else [paragraph(f"{line[0].upper()}{line[1:]}.")]
 
 
 def _trainings(folder: Path, settings: Mapping[str, Any]) -> list[tuple[Path, str, int]]:

@@ -29,7 +29,7 @@ def provenance(run: Mapping[str, Any], weights: Path | None) -> list[str]:
         folded("How it was carried out", preformatted(json.dumps(run["engine"], indent=2))),
         folded("run.json, all of it", preformatted(json.dumps(run, indent=2))),
     ]
-    training = _training(weights)
+    training = read_training(weights)
     return parts + (_record(training) if training is not None else [])
 
 
@@ -62,7 +62,7 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in names if settings.get(name) is not None}
 
 
-def _training(weights: Path | None) -> Training | None:
+def read_training(weights: Path | None) -> Training | None:
     """The record of the weights; none where they are not here, or of another release."""
     try:
         return None if weights is None else read_header(weights).training

@@ -12,6 +12,7 @@ from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
 from cerebro_eeg.runs.scored import Record, read_record, summarise, write_record
+from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.splitting import Cut, find_splits
 from cerebro_eeg.train.distributed import meet
@@ -65,15 +66,17 @@ def evaluate(
         as_is = choices["rate"] == "as_is"
         judge = Judge(store, world, events, untrained or choices["untrained"], as_is, resamples, say)
         facts = (run, split, settings["task"], settings["unit"])
+        told = [checkpoint.read_header(t.folder.model).training for t in trainings]
+        unknown = {line for one in told if (line := unknown_overlap(one, settings["store"]["sha256"])) is not None}
         if split == "validation":
             scored = [_tell(say, assess(judge, t, predict(judge, t), write=False), t) for t in trainings]
-            return Evaluation(*facts, summarise(scored), tuple(scored), 0, True, None, ())
+            return Evaluation(*facts, summarise(scored), tuple(scored), 0, True, None, tuple(sorted(unknown)))
         before = _before(run, trainings)
         if before is not None and not again:
-            notes = [*_changed(before, trainings), *_without_threshold(before, trainings)]
+            notes = [*sorted(unknown), *_changed(before, trainings), *_without_threshold(before, trainings)]
             write_record(run, before)
             return _told(facts, before.first, before.scorings, False, None, notes)
-        notes = []
+        notes = sorted(unknown)
         if before is not None:  # counted before anything is seen, so that stopping halfway does not hide it
             before = Record(before.scorings + 1, before.first, before.last)
             write_record(run, before)
