@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
@@ -74,6 +75,20 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
         notes = scoring.evaluate(run, store, device="cpu", say=lambda line: None).notes
         assert any(NOT_KNOWN in note for note in notes) == expected
         assert (NOT_KNOWN[1:] in report_finetune(run).read_text()) == expected
+
+
+def test_model_fields_that_a_checkpoint_overrides_are_said(tmp_path, capsys):
+    """One file may serve a tuned model and one from scratch, so it is no mistake; but it must not pass unseen."""
+    store, file = tmp_path / "store", tmp_path / "settings.json"
+    make_store(store)
+    start = tmp_path / "pretrained"
+    pretrain.pretrain([store], start, preset({}), CHOICES, ENGINE)
+    file.write_text('{"model": {"depth": 4}, "finetune": {"drop_path": 0.1}}')
+    options = {"task": "alpha", "config": file, "steps": 2, "paper": True, "preset": "tiny", "engine": ENGINE}
+    for start_from, said in ((str(start), True), ("none", False)):
+        commands.finetune(store, out=tmp_path / f"run-{said}", from_=start_from, **options)
+        note = "note: model.depth is not used with --from: the model is the checkpoint's"
+        assert (note in capsys.readouterr().err) == said
 
 
 def test_a_store_with_its_classes_the_other_way_round_is_told_from_the_runs(tmp_path):

@@ -9,7 +9,7 @@ from typing import Literal
 from cerebro_eeg.commands.step_line import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
-from cerebro_eeg.runs.settings import Engine, choose
+from cerebro_eeg.runs.settings import Engine, changed_fields, choose
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,9 @@ def finetune(
     start = None if from_ == "none" else Path(from_)
     if freeze and start is None:
         progress.say("note: this probes random weights, which is a control and not a model")
+    unused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
+    if start is not None and unused:  # one file may serve tuned and new weights alike
+        progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
     line = StepLine(progress)
     try:
         found = runs.finetune(store, out, chosen, choices, engine, start, say=progress.say, tell=line.tell)
