@@ -146,8 +146,9 @@ class _Steps:
             )
             if found.skipped:
                 raise ConfigError(f"{counted(sum(found.skipped.values()), 'simulated recording')} could not be stored")
-            channels = ", ".join(map(str, found.montages))
-            self._say(f"   {counted(found.recordings, 'recording')}, {60 * found.hours:.0f} min, {channels} channels")
+            stored = found.found
+            channels = ", ".join(map(str, stored.montages))
+            self._say(f"   {counted(stored.recordings, 'recording')}, {60 * stored.hours:.0f} min, {channels} channels")
 
     def pretrain(self) -> float:
         """Returns the masked error on subjects that it did not see."""

@@ -100,7 +100,7 @@ def embed(
         map: A private file that is told which path each id stands for.
         show_paths: Name what cannot be used by its path; it may say who was recorded.
         device: auto, cpu, cuda, cuda:1 or mps.
-        threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
+        threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     import numpy as np

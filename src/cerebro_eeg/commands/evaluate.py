@@ -106,7 +106,7 @@ def evaluate(
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
         device: auto, cpu, cuda, cuda:1 or mps.
-        threads: Of the CPU; otherwise torch's choice. On a busy machine one is often the fastest.
+        threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
     from cerebro_eeg.errors import ConfigError
     from cerebro_eeg.report.run_report import report_finetune

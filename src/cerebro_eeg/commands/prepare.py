@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.info_store_text import quality_words
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import counted
+
+if TYPE_CHECKING:
+    from cerebro_eeg.data.storing.summary import Prepared
 
 
 @dataclass(frozen=True)
@@ -18,92 +21,88 @@ class PrepareResult:
 
     dataset: str
     part: str
-    recordings: int
-    hours: float
-    montages: dict[int, int]
-    """Recordings by number of channels."""
-    mains: dict[str, int]
-    """Recordings by mains frequency in Hz, given or estimated."""
-    upsampled: int
-    faults: dict[str, int]
-    """Recordings by what was wrong with the file and was mended or lived with."""
-    bad: dict[str, tuple[int, int]]
-    """Channels or samples by what is wrong with them, and in how many recordings."""
-    copies: int
-    """Recordings with the samples of another one."""
-    outside: int
-    """Recordings of which a label lies mostly in time that was not recorded."""
-    skipped: dict[str, int]
-    """Sources by reason."""
-    hash: str
+    found: "Prepared"
     done: int
     """Recordings that this run stored or skipped."""
-    done_before: int
-    paths: dict[str, str] | None
-    """Reason by name of a skipped source; None unless paths may be shown."""
+    show_paths: bool
+    """Whether skipped sources may be named; a name may say who was recorded."""
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Sources by reason."""
+        return dict(sorted(Counter(self.found.skipped.values()).items()))
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Reason by name of a skipped source, where these may be shown."""
+        return {name: self.found.skipped[id] for id, name in self.found.sources.items()} if self.show_paths else {}
 
     @property
     def exit_code(self) -> int:
         return 6 if self.skipped else 0
 
     def to_dict(self) -> dict[str, object]:
-        shown = {} if self.paths is None else {"skipped_paths": self.paths}
+        found, shown = self.found, {"skipped_paths": self.paths} if self.show_paths else {}
         return {
             "dataset": self.dataset,
             "part": self.part,
-            "recordings": self.recordings,
-            "hours": self.hours,
-            "montages": {str(channels): count for channels, count in self.montages.items()},
-            "mains": self.mains,
-            "upsampled": self.upsampled,
-            "faults": self.faults,
-            "quality": {name: {"count": count, "recordings": of} for name, (count, of) in self.bad.items()},
-            "copies": self.copies,
-            "labels_outside": self.outside,
+            "recordings": found.recordings,
+            "hours": found.hours,
+            "montages": {str(channels): count for channels, count in found.montages.items()},
+            "mains": found.mains,
+            "upsampled": found.upsampled,
+            "faults": found.faults,
+            "quality": {name: {"count": count, "recordings": of} for name, (count, of) in found.quality.items()},
+            "copies": found.copies,
+            "labels_outside": found.outside,
             "skipped": self.skipped,
             **shown,
-            "hash": self.hash,
+            "hash": found.hash,
             "done": self.done,
-            "done_before": self.done_before,
+            "done_before": found.done_before,
         }
 
     def text(self) -> str:
+        found = self.found
         part = "" if self.part == "1/1" else f" of part {self.part}"
         if self.done:
-            did = f"{counted(self.done, 'recording')}{part} done now, {self.done_before:,} before"
+            did = f"{counted(self.done, 'recording')}{part} done now, {found.done_before:,} before"
         else:
-            did = f"nothing to do: {counted(self.done_before, 'recording')}{part} had been stored or skipped before"
-        notch = ", ".join(f"{rate} Hz ({n:,})" if rate != "none" else f"none ({n:,})" for rate, n in self.mains.items())
-        montages = ", ".join(f"{channels} ({count:,})" for channels, count in self.montages.items())
+            did = f"nothing to do: {counted(found.done_before, 'recording')}{part} had been stored or skipped before"
+        notch = ", ".join(
+            f"{rate} Hz ({n:,})" if rate != "none" else f"none ({n:,})" for rate, n in found.mains.items()
+        )
+        montages = ", ".join(f"{channels} ({count:,})" for channels, count in found.montages.items())
         lines = [
             f"{self.dataset}: {did}",
-            f"  store     {counted(self.recordings, 'recording')}, {self.hours:,.2f} h",
+            f"  store     {counted(found.recordings, 'recording')}, {found.hours:,.2f} h",
             f"  channels  {montages or 'none'}",
             f"  notch     {notch or 'none'}",
-            *([f"  upsampled {counted(self.upsampled, 'recording')}"] if self.upsampled else []),
+            *([f"  upsampled {counted(found.upsampled, 'recording')}"] if found.upsampled else []),
             *self._to_look_at(),
-            f"  hash      {self.hash}",
+            f"  hash      {found.hash}",
         ]
         if self.skipped:
             reasons = ", ".join(f"{code} {count:,}" for code, count in self.skipped.items())
             lines.append(f"  skipped   {sum(self.skipped.values()):,}: {reasons} (skipped.csv in the store lists them)")
-        lines += [f"    {code}  {name}" for name, code in (self.paths or {}).items()]
+        lines += [f"    {code}  {name}" for name, code in self.paths.items()]
         return "\n".join(lines)
 
     def _to_look_at(self) -> Iterator[str]:
-        if self.faults:
-            found = ", ".join(f"{code} {count:,}" for code, count in self.faults.items())
-            yield f"  faults    mended or lived with, in recordings: {found}"
-        if self.bad:
-            yield f"  quality   {quality_words(self.bad)}"
-        if self.copies:
+        found = self.found
+        if found.faults:
+            codes = ", ".join(f"{code} {count:,}" for code, count in found.faults.items())
+            yield f"  faults    mended or lived with, in recordings: {codes}"
+        if found.quality:
+            yield f"  quality   {quality_words(found.quality)}"
+        if found.copies:
             yield (
-                f"  copies    {counted(self.copies, 'recording')} with the samples of another: splits may share them; "
+                f"  copies    {counted(found.copies, 'recording')} with the samples of another: splits may share them; "
                 "remove the copies"
             )
-        if self.outside:
+        if found.outside:
             yield (
-                f"  labels    of {counted(self.outside, 'recording')} lie mostly in time that was not recorded; are "
+                f"  labels    of {counted(found.outside, 'recording')} lie mostly in time that was not recorded; are "
                 "they in seconds?"
             )
 
@@ -238,24 +237,7 @@ def prepare(
         )
     finally:
         report.end()
-    return PrepareResult(
-        dataset=dataset,
-        part=part,
-        recordings=found.recordings,
-        hours=found.hours,
-        montages=found.montages,
-        mains=found.mains,
-        upsampled=found.upsampled,
-        faults=found.faults,
-        bad=found.quality,
-        copies=found.copies,
-        outside=found.outside,
-        skipped=dict(sorted(Counter(found.skipped.values()).items())),
-        hash=found.hash,
-        done=report.done,
-        done_before=found.done_before,
-        paths={name: found.skipped[id] for id, name in found.sources.items()} if show_paths else None,
-    )
+    return PrepareResult(dataset, part, found, report.done, show_paths)
 
 
 def _read_workers(workers: int) -> int:
