@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from cerebro_eeg.model import gelu, short_axis
+from cerebro_eeg.model import gelu, norm, short_axis
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 HALF = torch.float16  # the interpreter computes bfloat16 wrongly
@@ -89,6 +89,37 @@ def check_gelu(rows, width, hidden, dtype, *, bias=True, device="cpu"):
     exact = torch.nn.functional.gelu(kept.cpu().double())
     room = {torch.float32: 4e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     assert ((gelu.gelu(kept.detach()).cpu().double() - exact).abs() <= room * exact.abs() + 1e-6).all()
+
+
+def check_norm(rows, width, dtype, *, device="cpu"):
+    """A sum, its LayerNorm and all gradients against float64 autograd; weights are float32, as under autocast."""
+    torch.manual_seed(rows)
+    given = [torch.randn(rows, 3, width).to(dtype) + 1, (3 * torch.randn(rows, 3, width)).to(dtype)]
+    given += [torch.randn(width), torch.randn(width)]
+    d_out = [torch.randn(rows, 3, width).to(dtype) for _ in range(2)]
+    exact_in = [x.double().requires_grad_() for x in given]
+    total = exact_in[0] + exact_in[1]
+    wanted = [total, torch.nn.functional.layer_norm(total, (width,), *exact_in[2:], 1e-5)]
+    wanted += torch.autograd.grad(wanted, exact_in, [x.double() for x in d_out])
+    found_in = [x.to(device).requires_grad_() for x in given]
+    found = list(norm.add_norm_op(*found_in, 1e-5)[:2])
+    found += torch.autograd.grad(found, found_in, [x.to(device) for x in d_out])
+    for a, b, kind in zip(found, wanted, [dtype] * 4 + [torch.float32] * 2, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == kind
+        assert (a.cpu().double() - b).norm() <= BOUND[dtype] * b.norm()
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (50, 24), (90, 192), (5, 576)])
+def test_norm(rows, width):
+    check_norm(rows, width, HALF)
+
+
+def test_norm_of_nothing():
+    x, weight = torch.randn(0, 3, 8, requires_grad=True), torch.ones(8, requires_grad=True)
+    total, out, _, _ = norm.add_norm_op(x, x.detach(), weight, weight.detach(), 1e-5)
+    assert total.shape == out.shape == (0, 3, 8)
+    assert torch.autograd.grad(out, weight, out)[0].abs().sum() == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import LayerNorm, Linear
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import gelu, short_axis
+from cerebro_eeg.model import gelu, half, norm, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
 from kernel_cases import check, check_gelu
@@ -67,13 +68,13 @@ def test_without_triton_everything_is_stock(monkeypatch):
         is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
 
     assert short_axis.suits(Given(), 2, 5)
-    assert gelu.suits(Given(), torch.nn.Linear(4, 8))
+    assert half.suits(Given(), Linear(4, 8), Linear)
     monkeypatch.setattr(short_axis, "TRITON", False)
     assert not short_axis.suits(Given(), 2, 5)
-    assert not gelu.suits(Given(), torch.nn.Linear(4, 8))
+    assert not half.suits(Given(), Linear(4, 8), Linear)
 
 
-def test_the_rule_of_gelu():
+def test_the_rule_of_layers():
     """CPU, float32, stock kernels, and a layer that somebody watches or has replaced take torch's way."""
 
     class Given:
@@ -82,18 +83,18 @@ def test_the_rule_of_gelu():
         def __init__(self, dtype: torch.dtype) -> None:
             self.dtype = dtype
 
-    half, linear = Given(torch.bfloat16), torch.nn.Linear(4, 8)
-    assert gelu.suits(half, linear)
-    assert gelu.suits(Given(torch.float16), linear)
-    assert not gelu.suits(Given(torch.float32), linear)
-    assert not gelu.suits(torch.zeros(2, 4, dtype=torch.bfloat16), linear)
+    given, linear = Given(torch.bfloat16), Linear(4, 8)
+    assert half.suits(given, linear, Linear)
+    assert half.suits(Given(torch.float16), linear, Linear)
+    assert not half.suits(Given(torch.float32), linear, Linear)
+    assert not half.suits(torch.zeros(2, 4, dtype=torch.bfloat16), linear, Linear)
     with short_axis.use("stock attention"):
-        assert gelu.suits(half, linear)
+        assert half.suits(given, linear, Linear)
     with short_axis.use("stock"):
-        assert not gelu.suits(half, linear)
-    assert not gelu.suits(half, torch.nn.Sequential(linear))
+        assert not half.suits(given, linear, Linear)
+    assert not half.suits(given, torch.nn.Sequential(linear), Linear)
     linear.register_forward_hook(lambda module, given, found: None)
-    assert not gelu.suits(half, linear)
+    assert not half.suits(given, linear, Linear)
 
 
 def test_tiles_hold_the_axis_and_change_only_with_powers_of_two():
@@ -119,6 +120,28 @@ def test_the_operator_is_sound():
     x, weight, bias = torch.randn(0, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True), torch.randn(16)
     torch.library.opcheck(gelu.linear_gelu_op, (x, weight, bias))
     torch.library.opcheck(gelu.gelu, (x.detach(),))
+    scale = torch.randn(8, requires_grad=True)
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5))
+
+
+def test_the_rule_of_norms():
+    """A plain norm with weight and bias, and summands that are both in half precision."""
+
+    class Given:
+        is_cuda, shape = True, (4, 5, 96)
+
+        def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
+            self.dtype = dtype
+
+    given, plain = Given(), LayerNorm(96)
+    assert norm.suits(given, given, plain)
+    assert not norm.suits(given, Given(torch.float32), plain)
+    assert not norm.suits(Given(torch.float32), given, plain)
+    assert not norm.suits(given, given, LayerNorm(96, elementwise_affine=False))
+    assert not norm.suits(given, given, LayerNorm(96, bias=False))
+    assert not norm.suits(given, given, torch.nn.RMSNorm(96))
+    with short_axis.use("stock"):
+        assert not norm.suits(given, given, plain)
 
 
 @pytest.mark.gpu
@@ -155,6 +178,13 @@ def test_cuda_longer_axes(length, dim):
 @pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 64, 256), (700, 192, 768), (33, 100, 400)])
 def test_cuda_gelu(rows, width, hidden, dtype):
     check_gelu(rows, width, hidden, dtype, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (9000, 192), (7000, 576), (50, 768), (3, 1000)])
+def test_cuda_norm(rows, width, dtype):
+    check_norm(rows, width, dtype, device="cuda")
 
 
 @pytest.mark.gpu

@@ -1,5 +1,7 @@
 """What must hold for any window: pads and order of channels change nothing, layers look only where they may."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -363,7 +365,7 @@ def test_pads_are_pad_tokens_and_their_attention_is_zero():
     tokens = encoder.tokens(patches)
     torch.testing.assert_close(tokens[1], encoder.pad_token + encoder.positions)
     for block in encoder.blocks:
-        assert (block._attended(tokens, patches.layout, None)[1] == 0).all()
+        assert (block._attended(tokens, patches.layout, None, None)[1] == 0).all()
     decoder = MaskedCerebro(small(), ObjectiveConfig(style="vitmae"))
     seen = []
     decoder.decoder.embed.register_forward_hook(lambda module, args, out: seen.append(args[0]))
@@ -512,3 +514,21 @@ def test_cuda_trains_at_the_batch_of_the_paper(axis):
     last = attention(x[-channels:], Layout.uniform(1, channels))
     torch.testing.assert_close(out[-channels:], last, rtol=2e-2, atol=2e-2)
     assert torch.isfinite(x.grad).all()
+
+
+def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_float32():
+    """Unless asked otherwise; float32 and float64 know nothing of it."""
+    batch = to_batch(*make_windows([3, 2], 40))
+    batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
+    encoder = randomized(Encoder(small())).float()
+    seen = []
+    encoder.blocks[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    exact = encoder(batch).x_RND
+    with torch.autocast("cpu", torch.bfloat16):
+        carried = encoder(batch).x_RND
+        encoder.wide = True
+        wide = encoder(batch).x_RND
+    assert seen == [exact.dtype, torch.bfloat16, torch.float32]
+    assert carried.dtype == wide.dtype == torch.float32
+    for found in (carried, wide):
+        assert 1e-4 < (found - exact).norm() / exact.norm() < 3e-2

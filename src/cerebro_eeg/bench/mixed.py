@@ -18,6 +18,7 @@ from cerebro_eeg.bench.options import Mixed
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.parts import compile_all
 
 COLUMNS: dict[str, str | None] = {
     "preset": "",
@@ -47,7 +48,7 @@ def run(options: Mixed, say: Callable[[str], None]) -> list[Table]:
         torch.manual_seed(0)
         model = MaskedCerebro(config_of(name)).to(device)
         if not options.eager:
-            model.encoder.compile_parts(dynamic=True)
+            compile_all(model)
         calls = {form: make_step(model, batch) for form, batch in forms.items()}
         turns = take_turns(calls, options.rounds, step_clock(device), warm=3)
         failures += [(f"{form}, {name}", error) for form, error in turns.failing.items()]

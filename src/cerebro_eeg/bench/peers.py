@@ -22,6 +22,7 @@ from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
 from cerebro_eeg.channels import match
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.parts import compile_all
 
 OURS = "CEReBrO"
 NAMES = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2".split()
@@ -117,7 +118,7 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         argument: Any = Batch.dense(20 * signal, torch.tensor(match(names).ids))
         more: dict[str, Any] = {}
         if compiled:
-            module.encoder.compile_parts()
+            compile_all(module)
     else:
         peer = PEERS[name]
         hz = float(peer.sfreq)

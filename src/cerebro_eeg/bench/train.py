@@ -35,6 +35,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.parts import compile_all
 
 MIB = 2**20
 COLUMNS: dict[str, str | None] = {
@@ -116,7 +117,7 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
     model = MaskedCerebro(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if not options.eager:
-        model.encoder.compile_parts(dynamic=not options.static)
+        compile_all(model, dynamic=not options.static)
 
     def step() -> None:
         with chosen(rival.backend, rival.everything), deterministic(exact):

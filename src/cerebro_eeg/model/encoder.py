@@ -5,7 +5,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import KINDS
 from cerebro_eeg.model.gelu import linear_gelu
+from cerebro_eeg.model.norm import add_norm
+from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
-
-COMPILATIONS = 64
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,15 @@ class Block(nn.Module):
 
         ``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with.
         """
-        # No branch gets a name: it would live on, and inference would need more memory.
-        x_RND = joined(x_RND, late_RND)
-        x_RND = x_RND + _scaled(self._attended(x_RND, layout, keys_RN), layout, keep_2B, 0)
-        if self.pre:
-            return x_RND, _scaled(self.mlp(self.norm2(x_RND)), layout, keep_2B, 1)
-        x_RND = self.norm1(x_RND)
-        return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
+        if not self.pre:
+            x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
+            return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
+        x_RND, y_RND = add_norm(x_RND, late_RND, self.norm1)
+        x_RND, y_RND = add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
+        return x_RND, _scaled(self.mlp(y_RND), layout, keep_2B, 1)
 
-    def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        return _without_pads(self.attention(self.norm1(x_RND) if self.pre else x_RND, layout, keys_RN), layout)
+    def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
+        return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
 
 
 def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
@@ -108,12 +107,14 @@ def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
     return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
-class Stack(nn.Module):
+class Stack(Parted):
     """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder.
 
     Drop path is decided here, for all blocks at once, so that a block is a function of tensors alone: it compiles once
     for all of them, and computing it again (gradient checkpointing) gives the same.
     """
+
+    parts: ClassVar[tuple[str, ...]] = ("finish",)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -131,16 +132,18 @@ class Stack(nn.Module):
         keys_RN: Tensor | None = None,
         noise_K2B: Tensor | None = None,
         layer: int | None = None,
+        carried: bool = False,
     ) -> Tensor:
         """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block.
 
         ``noise_K2B`` are the uniform numbers that drop path compares with its rates; drawn here when it needs some.
+        Where a linear layer comes next, tokens may be ``carried`` to it in the precision they have between blocks.
         """
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         blocks = list(self.blocks)[:layer]
         if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
             return cpu.by_pieces(lambda piece_RND, its: self._through(blocks, piece_RND, its), x_RND, layout)
-        return self._through(blocks, x_RND, layout, keys_RN, keep_K2B)
+        return self._through(blocks, x_RND, layout, keys_RN, keep_K2B, carried)
 
     def _through(
         self,
@@ -149,6 +152,7 @@ class Stack(nn.Module):
         layout: Layout,
         keys_RN: Tensor | None = None,
         keep_K2B: Tensor | None = None,
+        carried: bool = False,
     ) -> Tensor:
         late_RND: Tensor | None = None
         for i, block in enumerate(blocks):
@@ -157,29 +161,19 @@ class Stack(nn.Module):
                 x_RND, late_RND = checkpoint(block, x_RND, late_RND, layout, keys_RN, keep_2B, use_reentrant=False)
             else:
                 x_RND, late_RND = block(x_RND, late_RND, layout, keys_RN, keep_2B)
-        return self.finish(x_RND, late_RND, layout, len(blocks) == len(self.blocks))
+        return self.finish(x_RND, late_RND, layout, len(blocks) == len(self.blocks), carried)
 
-    def finish(self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, last: bool) -> Tensor:
+    def finish(self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, last: bool, carried: bool) -> Tensor:
         """What comes after the blocks: their last addition, the last norm behind all of them, and no pads."""
         x_RND = joined(x_RND, late_RND)
-        return _without_pads(self.norm(x_RND) if last else x_RND, layout)
+        out_RND = _without_pads(self.norm(x_RND) if last else x_RND, layout)
+        return out_RND.to(x_RND.dtype) if carried else out_RND
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
-        """Compile each part on its own: quick to start, because all blocks share their compilations.
-
-        There are more of these than torch allows by itself, beyond which it would run the rest uncompiled: the first
-        block, those along time and those across channels, each for equal and for mixed windows, with pads or without,
-        with and without gradients, hidden keys and drop path.
-        """
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILATIONS)
+        """The blocks, too."""
+        super().compile_parts(dynamic)
         for block in self.blocks:
             block.compile(dynamic=dynamic)
-        self.finish = torch.compile(self.finish, dynamic=dynamic)  # type: ignore[method-assign]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        return {name: value for name, value in state.items() if name not in ("finish", "tokens")}
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
         """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
@@ -201,6 +195,8 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """CEReBrO's encoder, without an objective and without a head."""
 
+    parts: ClassVar[tuple[str, ...]] = ("finish", "tokens", "cut")
+
     def __init__(self, config: ModelConfig | Preset | str) -> None:
         config = model_config(config)
         super().__init__(config)
@@ -214,6 +210,8 @@ class Encoder(Stack):
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
+        self.wide = False
+        """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
         start_linear_layers(self)
         start_tables(self)
 
@@ -225,24 +223,24 @@ class Encoder(Stack):
         layer: int | None = None,
     ) -> Tokens:
         """Tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
-        patches = make_patches(batch, self.config)
+        patches = self.cut(batch)
         x_RND = self.run(self.tokens(patches, masked_RN), patches.layout, None, noise_K2B, layer)
         return Tokens(x_RND, patches.layout)
 
-    def compile_parts(self, dynamic: bool | None = True) -> None:
-        """The tokens, too."""
-        super().compile_parts(dynamic)
-        self.tokens = torch.compile(self.tokens, dynamic=dynamic)  # type: ignore[method-assign]
+    def cut(self, batch: Batch) -> Patches:
+        """Normalised patches of a batch."""
+        return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
         x_RND = cpu.linear(self.embed, patches.values_RNL.to(self.embed.weight.dtype))
+        dtype = x_RND.dtype
         if masked_RN is not None:
             x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:
             x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.amplitude.weight.dtype))[:, None]
-        return x_RND
+        return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.wide else x_RND
 
     def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:
         """The [PAD] token in every padded row."""

@@ -12,36 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro_eeg.model import cpu, short_axis
+from cerebro_eeg.model import cpu, half
 
 BLOCK = 2048  # values of a program, the best of a sweep on an H200 (benchmarks/README.md)
 BLOCK_T, BLOCK_H, STEPS = 8, 128, 16
 
 
-def suits(x: Tensor, linear: nn.Module) -> bool:
-    """Whether the kernels are used: on CUDA, in half precision, for a plain linear layer that nobody looks into."""
-    if (
-        not x.is_cuda
-        or not short_axis.TRITON
-        or not short_axis.ours()
-        or type(linear) is not nn.Linear
-        or "forward" in linear.__dict__
-    ):
-        return False
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    watched = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks
-    return dtype in (torch.bfloat16, torch.float16) and not watched
-
-
 def linear_gelu(x_RND: Tensor, linear: nn.Linear) -> Tensor:
     """GELU of a linear layer's output, (R, N, H)."""
-    if not suits(x_RND, linear):
+    if not half.suits(x_RND, linear, nn.Linear):
         return cpu.linear(linear, x_RND, gelu=True)
     if not torch.is_grad_enabled():  # nothing has to be kept
         return gelu(linear(x_RND))
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x_RND.dtype
-    bias_H = None if linear.bias is None else linear.bias.to(dtype)
-    return linear_gelu_op(x_RND.to(dtype), linear.weight.to(dtype), bias_H)[0]
+    return linear_gelu_op(*half.parts(x_RND, linear))[0]
 
 
 @torch.library.custom_op("cerebro_eeg::gelu", mutates_args=())

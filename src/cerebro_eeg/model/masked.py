@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.model import door, hub
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
-from cerebro_eeg.model.patches import Patches, make_patches
+from cerebro_eeg.model.parts import Parted
+from cerebro_eeg.model.patches import Patches
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ class Decoder(Stack):
         start_linear_layers(self)
 
 
-class MaskedCerebro(hub.Shareable, nn.Module):
+class MaskedCerebro(hub.Shareable, Parted):
     """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
+
+    parts: ClassVar[tuple[str, ...]] = ("compare",)
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()
@@ -89,7 +92,7 @@ class MaskedCerebro(hub.Shareable, nn.Module):
         """
         if not isinstance(batch, Batch):
             raise InputError(f"a {type(batch).__name__} was given; pass a Batch (Batch.dense, Batch.ragged)")
-        patches = make_patches(batch, self.config)
+        patches = self.encoder.cut(batch)
         if noise_RN is None:
             noise_RN = torch.rand(patches.values_RNL.shape[:2], device=patches.values_RNL.device)
         if noise_RN.shape != patches.values_RNL.shape[:2]:
@@ -98,11 +101,15 @@ class MaskedCerebro(hub.Shareable, nn.Module):
         masked_RN = choose_masked(noise_RN, patches.layout, self.objective.mask_ratio)
         if self.decoder is None:
             tokens_RND = self.encoder.tokens(patches, masked_RN)
-            x_RND = self.encoder.run(tokens_RND, patches.layout, noise_K2B=noise_K2B)
+            x_RND = self.encoder.run(tokens_RND, patches.layout, noise_K2B=noise_K2B, carried=True)
         else:
             visible_RND = self._encode_visible(patches, masked_RN, noise_K2B)
             x_RND = self._decode(visible_RND, patches, masked_RN, self.decoder)
-        return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
+        return self.compare(patches, self.reconstruct(x_RND), masked_RN)
+
+    def compare(self, patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor) -> Reconstruction:
+        """The error by the objective."""
+        return compare(patches, predicted_RNL, masked_RN, self.objective)
 
     @property
     def header(self) -> Header:
@@ -145,7 +152,7 @@ class MaskedCerebro(hub.Shareable, nn.Module):
         """Put [MASK] where nothing was seen, say again where everything is, and let the decoder fill in."""
         x_RND = torch.where(masked_RN[..., None], self.encoder.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.encoder.with_pads(x_RND, patches.layout) + self.encoder.place(patches)
-        return decoder.run(decoder.embed(x_RND), patches.layout)
+        return decoder.run(decoder.embed(x_RND), patches.layout, carried=True)
 
 
 def token_counts(rows: Sequence[int], tokens: int, ratio: float) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
-from cerebro_eeg.model.encoder import Stack
+from cerebro_eeg.model.encoder import Encoder, Stack
+from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision
@@ -61,8 +62,10 @@ def prepare(engine: Engine, world: World, model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
-            if engine.compile == "yes" or (engine.compile == "auto" and world.device.type == "cuda"):
-                part.compile_parts()
+        if isinstance(part, Encoder):
+            part.wide = engine.residual == "fp32"
+    if engine.compile == "yes" or (engine.compile == "auto" and world.device.type == "cuda"):
+        compile_all(model)
 
 
 def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[str, Any]:
@@ -73,6 +76,7 @@ def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[
         "device": world.device.type,
         "pieces": pieces,
         "precision": precision,
+        "residual": engine.residual,
         "threads": torch.get_num_threads(),
         "deterministic": engine.deterministic,
         "kernels": engine.kernels,

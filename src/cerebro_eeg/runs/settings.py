@@ -31,6 +31,8 @@ class Engine:
     """Whole copies in every process, or shards of the weights."""
     precision: Literal["auto", "bf16", "fp32", "fp64"] = "auto"
     """Of the arithmetic; auto is bf16 on a GPU that has it."""
+    residual: Literal["bf16", "fp32"] = "bf16"
+    """Where the arithmetic is bf16, of what blocks add to: fp32 moves twice the memory."""
     micro_batch: int | None = None
     """Windows that a process computes at once; otherwise what fits into memory."""
     compile: Literal["auto", "yes", "no"] = "auto"

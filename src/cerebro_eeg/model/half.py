@@ -1,0 +1,32 @@
+"""Layers in half precision on CUDA: which of them our operators may take over, and in which precision they compute.
+
+An operator that takes a layer's weights and leaves its ``forward`` aside must not do so where somebody looks into the
+layer or has replaced it: adapters, hooks, quantised layers and shards run themselves.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.model import short_axis
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def dtype_of(x: Tensor) -> torch.dtype:
+    """The precision in which a product of ``x`` is computed: autocast's, or its own."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
+def suits(x: Tensor, layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether ``layer`` is a plain one of its kind, to be computed in half precision on CUDA by kernels of our own."""
+    if not x.is_cuda or not short_axis.TRITON or not short_axis.ours() or dtype_of(x) not in DTYPES:
+        return False
+    if type(layer) is not kind or "forward" in layer.__dict__:
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+
+
+def parts(x: Tensor, linear: nn.Linear) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``x``, the weight and the bias in the precision of their product."""
+    dtype = dtype_of(x)
+    return x.to(dtype), linear.weight.to(dtype), None if linear.bias is None else linear.bias.to(dtype)

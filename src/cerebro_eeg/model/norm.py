@@ -1,0 +1,132 @@
+"""A residual addition and the LayerNorm behind it, as an operator of torch: one pass over memory in each direction.
+
+On CUDA, where our kernels are asked for and the tokens are in half precision; everything else is torch's. Statistics
+and sums are float32. The backward pass gives the gradients of the summands, of the weight and of the bias at once.
+
+Legend: **R** rows, **N** tokens of a row, **D** width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cerebro_eeg.model import half
+
+MOST = 1024  # values of a token, all of which stay in registers
+ROWS, WARPS = 4, 2  # of a program in the forward pass; one warp backward. The best of a sweep on an H200.
+FILLING = 4096  # programs that keep a GPU busy; with more tokens each takes up to 64 steps
+
+
+def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
+    """Whether the kernels are used: for tokens in half precision, and a plain norm with weight and bias."""
+    if not half.suits(x, norm, nn.LayerNorm) or not isinstance(norm, nn.LayerNorm):
+        return False
+    there = norm.weight is not None and norm.bias is not None
+    return there and x.dtype == late.dtype and x.dtype in half.DTYPES and x.shape[-1] <= MOST
+
+
+def add_norm(x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """x + late, and the norm of it."""
+    if late_RND is None or not suits(x_RND, late_RND, norm):
+        x_RND = x_RND if late_RND is None else x_RND + late_RND
+        return x_RND, norm(x_RND)
+    total_RND, out_RND, _, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps)
+    return total_RND, out_RND
+
+
+@torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
+def add_norm_op(
+    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x + late, its LayerNorm, and each token's mean and 1 / standard deviation."""
+    x_RND, late_RND = x_RND.contiguous(), late_RND.contiguous()
+    total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
+    mean_RN, scale_RN = (x_RND.new_empty(x_RND.shape[:-1], dtype=torch.float32) for _ in range(2))
+    width = x_RND.shape[-1]
+    rows = x_RND.numel() // width
+    if rows:
+        from cerebro_eeg.model import norm_kernels
+
+        with torch.cuda.device_of(x_RND):
+            norm_kernels.forward[(-(-rows // ROWS),)](
+                x_RND,
+                late_RND,
+                weight_D,
+                bias_D,
+                total_RND,
+                out_RND,
+                mean_RN,
+                scale_RN,
+                rows,
+                eps,
+                D=width,
+                BLOCK_D=1 << (width - 1).bit_length(),
+                BLOCK_T=ROWS,
+                num_warps=WARPS,
+            )
+    return total_RND, out_RND, mean_RN, scale_RN
+
+
+@add_norm_op.register_fake
+def _(
+    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    plain = torch.contiguous_format
+    mean_RN = x_RND.new_empty(x_RND.shape[:-1], dtype=torch.float32)
+    like = torch.empty_like(x_RND, memory_format=plain)
+    return like, torch.empty_like(like), mean_RN, torch.empty_like(mean_RN)
+
+
+@torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
+def add_norm_backward(
+    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, mean_RN: Tensor, scale_RN: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradient of either summand, and (2, D) of weight and bias in float32."""
+    d_total_RND, d_out_RND = d_total_RND.contiguous(), d_out_RND.contiguous()
+    d_x_RND = torch.empty_like(total_RND)
+    width = total_RND.shape[-1]
+    rows = total_RND.numel() // width
+    at_once = 2 if width <= 256 else 1
+    steps = min(64, max(1, rows // (at_once * FILLING)))
+    programs = -(-rows // (at_once * steps))
+    sums_P2D = total_RND.new_empty(programs, 2, width, dtype=torch.float32)
+    if rows:
+        from cerebro_eeg.model import norm_kernels
+
+        with torch.cuda.device_of(total_RND):
+            norm_kernels.backward[(programs,)](
+                d_total_RND,
+                d_out_RND,
+                total_RND,
+                weight_D,
+                mean_RN,
+                scale_RN,
+                d_x_RND,
+                sums_P2D,
+                rows,
+                steps,
+                D=width,
+                BLOCK_D=1 << (width - 1).bit_length(),
+                BLOCK_T=at_once,
+                num_warps=1,
+            )
+    return d_x_RND, sums_P2D.sum(0)
+
+
+@add_norm_backward.register_fake
+def _(d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(total_RND), total_RND.new_empty(2, total_RND.shape[-1], dtype=torch.float32)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    total_RND, _, mean_RN, scale_RN = output
+    ctx.save_for_backward(total_RND, inputs[2], mean_RN, scale_RN)
+
+
+def _gradient(ctx: Any, d_total_RND: Tensor, d_out_RND: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    d_x_RND, (d_weight_D, d_bias_D) = add_norm_backward(d_total_RND, d_out_RND, *ctx.saved_tensors)
+    return d_x_RND, d_x_RND, d_weight_D, d_bias_D, None
+
+
+add_norm_op.register_autograd(_gradient, setup_context=_keep)
