@@ -23,6 +23,7 @@ from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_
 from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.model import door, hub
+from cerebro_eeg.model.captured import Captured, Output, Precision
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
 
@@ -198,6 +199,39 @@ class Cerebro(hub.Shareable, nn.Module):
             found = tokens.per_channel() if level == "channel" else tokens.layout.grid(tokens.x_RND)
         result: NDArray[np.float32] = found.float().cpu().numpy()
         return result
+
+    def captured(
+        self,
+        windows: int = 1,
+        n_times: int | None = None,
+        *,
+        level: Output = "output",
+        precision: Precision = "auto",
+        compile: bool = False,
+    ) -> Captured:
+        """Make this model ready for windows of one shape, one call each: ``fast = model.captured()``, ``fast(x)``.
+
+        On a CUDA GPU it becomes a CUDA graph, many times as fast for a single window; on a CPU weights are kept in
+        the best order as well. The channels are the model's, and ``n_times`` is, where it has one (else the config's
+        window). ``level`` is ``"output"``, what ``model(x)`` gives, or one of :meth:`embed`'s. ``precision`` is
+        ``"auto"`` (bf16 where a GPU has it, else that of the weights), ``"bf16"`` or ``"fp32"``. ``compile`` is for
+        CUDA; elsewhere it changes nothing.
+
+        Weights are the model's own: numbers that change in place count from the next call on. Whatever is replaced,
+        moved or hooked in makes the next call an error that asks to capture again.
+        """
+        if not isinstance(windows, int) or windows < 1:
+            raise ConfigError(f"windows is {windows!r}; expected a whole number of at least 1")
+        samples = n_times if n_times is not None else self.n_times or self.config.window
+        if not isinstance(samples, int) or samples != (self.n_times or samples):
+            raise ConfigError(f"n_times is {n_times!r}; the model was made for n_times={self.n_times}")
+        if self.rate == "resample" and not door.same_rate(self.sfreq, self.config.signal.sfreq):
+            raise ConfigError(
+                f"a captured model does not resample; bring the stream from {self.sfreq:.10g} to "
+                f"{self.config.signal.sfreq:.10g} Hz before it is cut into windows"
+            )
+        _agree_times(samples, None, self.sfreq, self.config, self.rate)
+        return Captured(self, self._montage(), windows, samples, level, precision, compile)
 
     # ---- channels, head, freezing ----------------------------------------------------------------------------------
 
