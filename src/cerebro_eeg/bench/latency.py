@@ -16,6 +16,9 @@ from cerebro_eeg.bench.models import Rival, chosen, dtype_of, many_graphs, noise
 from cerebro_eeg.bench.options import Latency
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
 from cerebro_eeg.config import preset
+from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.model.captured import Precision
+from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder
 
 COLUMNS: dict[str, str | None] = {"preset": "", "rival": "", "ms": ".3f", "spread": ".0%", "eager_over": ".2fx"}
@@ -57,19 +60,22 @@ def make_rivals(options: Latency, name: str, device: torch.device) -> tuple[dict
     dtype = dtype_of(options.precision)
     rival = Rival("alternating", "ours")
 
-    def one(encoder: Encoder) -> Call:
+    def one(compiled: bool) -> Call:
+        encoder = rival.encoder(name, samples, device)
+        if compiled:
+            encoder.compile_parts(dynamic=False)
         return lambda: features(encoder, batch, dtype)
 
-    rivals: dict[str, Call] = {"eager": one(rival.encoder(name, samples, device))}
+    rivals = {"eager": one(compiled=False)}
     if not options.eager:
-        encoder = rival.encoder(name, samples, device)
-        encoder.compile_parts(dynamic=False)
-        rivals["compiled"] = one(encoder)
+        rivals["compiled"] = one(compiled=True)
     failing = {}
-    for eager in list(rivals):
-        graph = f"{eager}, CUDA graph"
+    for word in list(rivals):
+        graph = f"{word}, CUDA graph"
         try:
-            rivals[graph] = captured(rivals[eager], device)
+            names = VOCABULARY[: options.channels]
+            model = Cerebro(config=rival.config(name, samples), ch_names=names, max_channels=len(names)).to(device)
+            rivals[graph] = captured(model, batch, options, compiled=word == "compiled")
         except Exception as error:
             failing[graph] = f"{type(error).__name__}: {error}".splitlines()[0]
     return rivals, failing
@@ -77,23 +83,17 @@ def make_rivals(options: Latency, name: str, device: torch.device) -> tuple[dict
 
 def features(encoder: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
     """What ``Cerebro.embed`` computes for a window."""
-    # Weights that autocast has cast may not be kept from one call to the next inside of a captured graph.
     autocast = torch.autocast(batch.signal_RT.device.type, dtype, dtype != torch.float32, cache_enabled=False)
     with torch.no_grad(), chosen("ours"), autocast:
         return encoder(batch).per_window()
 
 
-def captured(call: Call, device: torch.device) -> Call:
-    """The kernels that a call launches, recorded once; what comes back launches all of them at once."""
-    if device.type != "cuda":
+def captured(model: Cerebro, batch: Batch, options: Latency, compiled: bool) -> Call:
+    """The same as a user gets it, with its checks and copies of window and features on the device."""
+    if not batch.signal_RT.is_cuda:
         raise RuntimeError("CUDA graphs need a CUDA device")
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+    windows_BCT = batch.layout.grid(batch.signal_RT)
+    precision: Precision = "bf16" if options.precision == "bf16" else "fp32"
+    with chosen("ours"):
+        fast = model.captured(n_times=windows_BCT.shape[-1], precision=precision, compile=compiled)
+    return lambda: fast(windows_BCT)
