@@ -205,8 +205,10 @@ def test_precisions():
     for precision in ("bf16", "fp32"):
         with pytest.raises(ConfigError, match=r"weights are torch.float64; call model.float"):
             model.captured(precision=precision)
+    with pytest.raises(ConfigError, match=r"precision is 'bf16', but the weights are torch\.float16"):
+        model.half().captured(precision="bf16")
     model.bfloat16()
-    assert model.captured().precision == "bf16"
+    assert model.captured().precision == model.captured(precision="bf16").precision == "bf16"
     assert model.captured()(x).dtype == torch.float32
 
 

@@ -23,9 +23,10 @@ from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_
 from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.model import door, hub
-from cerebro_eeg.model.captured import Captured, Output, Precision
+from cerebro_eeg.model.captured import Captured, Precision
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
+from cerebro_eeg.model.replay import Output
 
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]
