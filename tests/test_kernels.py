@@ -14,7 +14,7 @@ from cerebro_eeg.config import ObjectiveConfig, preset
 from cerebro_eeg.model import gelu, half, norm, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import check, check_gelu
+from kernel_cases import check, check_gelu, check_norm
 
 
 @pytest.fixture(autouse=True)

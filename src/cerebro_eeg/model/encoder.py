@@ -164,10 +164,14 @@ class Stack(Parted):
         return self.finish(x_RND, late_RND, layout, len(blocks) == len(self.blocks), carried)
 
     def finish(self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, last: bool, carried: bool) -> Tensor:
-        """What comes after the blocks: their last addition, the last norm behind all of them, and no pads."""
+        """What comes after the blocks: their last addition, the last norm behind all of them, and no pads.
+
+        Tokens come out in the precision of the weights, or as they were ``carried``.
+        """
         x_RND = joined(x_RND, late_RND)
         out_RND = _without_pads(self.norm(x_RND) if last else x_RND, layout)
-        return out_RND.to(x_RND.dtype) if carried else out_RND
+        first: Block = self.blocks[0]  # type: ignore[assignment]
+        return out_RND.to(x_RND.dtype if carried else first.norm1.weight.dtype)
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """The blocks, too."""
