@@ -14,9 +14,10 @@ from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Block, Encoder, joined
+from cerebro_eeg.model.encoder import Block, Encoder, electrode_rows, joined
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
+from cerebro_eeg.train.loop import be_deterministic
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -532,3 +533,23 @@ def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_flo
     assert carried.dtype == wide.dtype == torch.float32
     for found in (carried, wide):
         assert 1e-4 < (found - exact).norm() / exact.norm() < 3e-2
+
+
+def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
+    """Bitwise, with pads and pairs; and the pad's row gets no gradient either way."""
+    channels = torch.tensor([(3, 0), (0, 0), (7, 3), (3, 0), (9, 7)])
+    weight = torch.randn(5, 6)
+    found = []
+    for on in (False, True):
+        table = torch.randn(12, 6, generator=torch.Generator().manual_seed(1))
+        table[0] = 0
+        table.requires_grad_()
+        be_deterministic(on)
+        try:
+            rows = electrode_rows(table, channels)
+        finally:
+            be_deterministic(False)
+        found.append((rows, torch.autograd.grad(rows, table, weight)[0]))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+    assert found[1][1][0].abs().sum() == 0

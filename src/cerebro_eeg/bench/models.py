@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.bench.clock import Turns, kernel_clock, take_turns
+from cerebro_eeg.bench.clock import Call, Turns, kernel_clock, take_turns
 from cerebro_eeg.config import AttentionKind, ModelConfig, preset
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
@@ -50,6 +50,33 @@ def dtype_of(precision: str) -> torch.dtype:
     if precision not in PRECISIONS:
         raise ConfigError(f"--precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")
     return PRECISIONS[precision]
+
+
+def captured(call: Call, device: torch.device) -> Call:
+    """A call that launches all its kernels at once, as a CUDA graph made the first time; elsewhere the call itself."""
+    if device.type != "cuda":
+        return call
+    graphs: list[torch.cuda.CUDAGraph] = []
+
+    def replay() -> None:
+        if not graphs:
+            graphs.append(_graph(call, device))
+        graphs[0].replay()
+
+    return replay
+
+
+def _graph(call: Call, device: torch.device) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
 
 
 @contextlib.contextmanager

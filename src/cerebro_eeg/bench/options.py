@@ -119,6 +119,8 @@ class Train(Timed):
     """Compile for these shapes alone; otherwise as the engine does."""
     eager: bool = False
     """Do not compile the blocks."""
+    without: tuple[str, ...] = ()
+    """Rivals to leave out: "stock attention", stock, standard, deterministic."""
     gemm: tuple[int, ...] = GEMM
     """Square products that the GEMM peak is the best of."""
     device: str = "cuda"

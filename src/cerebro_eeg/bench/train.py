@@ -31,11 +31,12 @@ from cerebro_eeg.bench.models import (
 )
 from cerebro_eeg.bench.options import Train
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
-from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.model.parts import compile_all
+from cerebro_eeg.train.loop import be_deterministic
 
 MIB = 2**20
 COLUMNS: dict[str, str | None] = {
@@ -51,6 +52,8 @@ COLUMNS: dict[str, str | None] = {
     "mib": ",.0f",
 }
 
+RIVALS = ("ours", "stock attention", "stock", "standard", "deterministic")
+
 
 @dataclass(frozen=True)
 class Step:
@@ -65,6 +68,8 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     device = choose_device(options.device, "train")
     if len(options.windows) != len(options.presets):
         raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
+    if not set(options.without) <= set(RIVALS[1:]):
+        raise ConfigError(f"--without has {', '.join(options.without)}; choose of {', '.join(RIVALS[1:])}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic mode asks for, and for all alike
     many_graphs()
     peak = gemm_rate(device, torch.bfloat16, options.gemm)
@@ -74,7 +79,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     for name, windows in zip(options.presets, options.windows, strict=True):
         samples = samples_of(config_of(name), options.seconds)
         batch = noise(windows, options.channels, samples, device)
-        rivals = choose_rivals(name, batch, samples)
+        rivals = choose_rivals(name, batch, samples, options.without)
         steps = {
             label: make_step(options, rival, rival.config(name, samples), batch, label == "deterministic")
             for label, rival in rivals.items()
@@ -95,19 +100,20 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     return [table(options, rows, peak, failures)]
 
 
-def choose_rivals(name: str, batch: Batch, samples: int) -> dict[str, Rival]:
+def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...]) -> dict[str, Rival]:
     """Ours, and stock and standard attention by their fastest backends; the compiled graphs of no two are alike."""
-    fastest = {
-        kind: best_stock(Rival(kind, None).config(name, samples), batch, torch.bfloat16, training=True).best()
-        for kind in ("alternating", "standard")
-    }
-    return {
-        "ours": Rival("alternating", "ours"),
-        "stock attention": Rival("alternating", fastest["alternating"]),
-        "stock": Rival("alternating", fastest["alternating"], everything=True),
-        "standard": Rival("standard", fastest["standard"]),
-        "deterministic": Rival("alternating", "ours"),
-    }
+
+    def fastest(kind: AttentionKind) -> str | None:
+        return best_stock(Rival(kind, None).config(name, samples), batch, torch.bfloat16, training=True).best()
+
+    rivals = {"ours": Rival("alternating", "ours"), "deterministic": Rival("alternating", "ours")}
+    if {"stock attention", "stock"} - set(without):
+        backend = fastest("alternating")
+        rivals["stock attention"] = Rival("alternating", backend)
+        rivals["stock"] = Rival("alternating", backend, everything=True)
+    if "standard" not in without:
+        rivals["standard"] = Rival("standard", fastest("standard"))
+    return {label: rivals[label] for label in RIVALS if label in rivals and label not in without}
 
 
 def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> Step:
@@ -134,11 +140,11 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
 def deterministic(on: bool) -> Iterator[None]:
     """Bitwise equal repetitions, as the engine asks for them."""
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(on)
+    be_deterministic(on)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        be_deterministic(before)
 
 
 def table(options: Train, rows: list[list[Cell]], peak: float, failures: list[tuple[str, str]]) -> Table:

@@ -22,34 +22,40 @@ def linear_gelu(x_RND: Tensor, linear: nn.Linear) -> Tensor:
     """GELU of a linear layer's output, (R, N, H)."""
     if not half.suits(x_RND, linear, nn.Linear):
         return cpu.linear(linear, x_RND, gelu=True)
-    if not torch.is_grad_enabled():  # nothing has to be kept
-        return gelu(linear(x_RND))
+    if not torch.is_grad_enabled():
+        return linear_gelu_once(*half.parts(x_RND, linear))
     return linear_gelu_op(*half.parts(x_RND, linear))[0]
 
 
-@torch.library.custom_op("cerebro_eeg::gelu", mutates_args=())
-def gelu(x: Tensor) -> Tensor:
-    """GELU without a gradient."""
-    x = x.contiguous()
-    out = torch.empty_like(x)
+def run_gelu(x: Tensor, out: Tensor) -> None:
+    """GELU of ``x`` into ``out``, which may be ``x`` itself."""
     if x.numel():
         from cerebro_eeg.model import gelu_kernels
 
         with torch.cuda.device_of(x):
             gelu_kernels.forward[(-(-x.numel() // BLOCK),)](x, out, x.numel(), BLOCK=BLOCK)
-    return out
 
 
-@gelu.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+@torch.library.custom_op("cerebro_eeg::linear_gelu_once", mutates_args=())
+def linear_gelu_once(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
+    """GELU of x W + b without a gradient: nothing has to be kept, so it takes the place of x W + b."""
+    out_RNH = functional.linear(x_RND, weight_HD, bias_H)
+    run_gelu(out_RNH, out_RNH)
+    return out_RNH
+
+
+@linear_gelu_once.register_fake
+def _(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
+    return x_RND.new_empty(*x_RND.shape[:-1], weight_HD.shape[0])
 
 
 @torch.library.custom_op("cerebro_eeg::linear_gelu", mutates_args=())
 def linear_gelu_op(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> tuple[Tensor, Tensor]:
     """GELU of x W + b, and x W + b, which the backward pass needs."""
     before_RNH = functional.linear(x_RND, weight_HD, bias_H)
-    return gelu(before_RNH), before_RNH
+    out_RNH = torch.empty_like(before_RNH)
+    run_gelu(before_RNH, out_RNH)
+    return out_RNH, before_RNH
 
 
 @linear_gelu_op.register_fake

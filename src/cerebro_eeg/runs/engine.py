@@ -1,7 +1,6 @@
 """What follows from an ``Engine``: precision, pieces that fit into memory, kernels and compilation."""
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from cerebro_eeg.model.encoder import Encoder, Stack
 from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train.distributed import World
-from cerebro_eeg.train.loop import Precision
+from cerebro_eeg.train.loop import Precision, be_deterministic
 
 SPARE = 0.6
 """Share of the free memory of a GPU that kept activations may take; the rest is for gradients and what is in flight."""
@@ -57,8 +56,7 @@ def prepare(engine: Engine, world: World, model: nn.Module) -> None:
     """Set kernels, determinism, checkpointing and compilation, which must be before the first step."""
     short_axis.choose("auto" if engine.kernels == "ours" else "stock")
     if engine.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+        be_deterministic()
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute

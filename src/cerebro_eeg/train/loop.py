@@ -8,6 +8,7 @@ number, and ``state.py`` keeps the rest.
 
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -163,6 +164,14 @@ def _step(
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
     return loss, dict(zip(names, rest[:-2], strict=True)), size, (rest[-2] > 0, rest[-1] > 0)
+
+
+def be_deterministic(on: bool = True) -> None:
+    """Ask torch for the same bits in every repetition, on a GPU, too."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    # It would also fill every new tensor, a seventh of a step; nothing here reads what it has not written.
+    torch.utils.deterministic.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
 
 
 def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
