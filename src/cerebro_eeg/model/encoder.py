@@ -4,6 +4,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 **B** windows, **K** blocks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,6 +19,7 @@ from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import KINDS
 from cerebro_eeg.model.gelu import linear_gelu
+from cerebro_eeg.model.lean import LeanBlock, Step, lean
 from cerebro_eeg.model.norm import add_norm
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
@@ -107,6 +109,17 @@ def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
     return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
+def _lean(block: nn.Module) -> LeanBlock | None:
+    """The block without its modules, for the CPU; None where it is not simply what this file makes."""
+    if not (cpu.is_untouched(block, Block) and block.pre):
+        return None
+    parts = block._modules
+    mlp = parts["mlp"]
+    if not cpu.is_untouched(mlp, Mlp):
+        return None
+    return lean(parts["norm1"], parts["attention"], parts["norm2"], mlp._modules["up"], mlp._modules["down"])
+
+
 class Stack(Parted):
     """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder.
 
@@ -142,12 +155,13 @@ class Stack(Parted):
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         blocks = list(self.blocks)[:layer]
         if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
-            return cpu.by_pieces(lambda piece_RND, its: self._through(blocks, piece_RND, its), x_RND, layout)
+            steps = [_lean(block) or block for block in blocks]
+            return cpu.by_pieces(lambda piece_RND, its: self._through(steps, piece_RND, its), x_RND, layout)
         return self._through(blocks, x_RND, layout, keys_RN, keep_K2B, carried)
 
     def _through(
         self,
-        blocks: list[nn.Module],
+        blocks: Sequence[Step],
         x_RND: Tensor,
         layout: Layout,
         keys_RN: Tensor | None = None,
