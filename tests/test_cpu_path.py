@@ -132,7 +132,7 @@ def test_linear_layers(gelu, bias, keep):
     layer, x = nn.Linear(24, 40, bias=bias), torch.randn(5, 7, 24)
     expected = copy.deepcopy(layer).double()(x.double())
     expected = functional.gelu(expected) if gelu else expected
-    with torch.no_grad(), cpu.packed(layer if keep else nn.Identity(), 35), Seen() as seen:
+    with torch.no_grad(), cpu.packed(layer if keep else nn.Identity()), Seen() as seen:
         found = cpu.linear(layer, x, gelu)
     assert seen.names == {"mkldnn::_linear_pointwise": 1}
     assert worst(found, expected) < 1e-6
@@ -140,7 +140,7 @@ def test_linear_layers(gelu, bias, keep):
 
 def test_packed_weights_that_change_are_noticed():
     layer, other, x = nn.Linear(16, 16), nn.Linear(16, 16), torch.randn(3, 16)
-    with torch.no_grad(), cpu.packed(layer, 3):
+    with torch.no_grad(), cpu.packed(layer):
         assert worst(cpu.linear(layer, x), layer(x)) < 1e-6
         layer.load_state_dict(other.state_dict())
         assert worst(cpu.linear(layer, x), other(x)) < 1e-6
@@ -239,7 +239,7 @@ def test_the_small_preset_at_its_own_size():
         found = encoder(batch).x_RND
         with short_axis.use("stock"):
             expected = encoder(batch).x_RND
-        with cpu.packed(encoder, 380):
+        with cpu.packed(encoder):
             again = encoder(batch).x_RND
     assert worst(found, expected) < 1e-5
     assert worst(again, expected) < 1e-5

@@ -105,6 +105,7 @@ def embed(
     """
     import numpy as np
 
+    from cerebro_eeg.model.cpu import packed
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs.feature_file import FeatureFile, check_target
     from cerebro_eeg.runs.signals import open_signal
@@ -136,7 +137,8 @@ def embed(
                     file.add(one.id, start_n, features.reshape(-1, *shape), np.tile(names, len(cut.start_B)))
 
         try:
-            failures = go_over(given, work, progress, show_paths=show_paths)
+            with packed(loaded):
+                failures = go_over(given, work, progress, show_paths=show_paths)
         finally:
             progress.end()
         rows = file.rows

@@ -101,6 +101,7 @@ def predict(
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.measures.scores import positive_of
+    from cerebro_eeg.model.cpu import packed
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of
@@ -143,7 +144,7 @@ def predict(
         rows[one.id] = row
 
     try:
-        with written.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
+        with packed(loaded), written.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
             failures = go_over(given, work, progress, show_paths=show_paths)
     finally:
         progress.end()

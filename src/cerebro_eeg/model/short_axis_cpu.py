@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 # torch's batched product takes matrices with fewer multiplications than this number by number.
 _LEAST_WORK = 400
-# Powers of two of scores up to this size, and what the backward pass makes of them, stay far inside of float32.
-_SAFE = 40.0
+# Sums of powers of two between these, and what the backward pass makes of them, are far inside of float32.
+_SAFE = 2.0**-40, 2.0**40
 
 
 def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
@@ -79,11 +79,13 @@ def _forward(qkv_RND: Tensor, heads: int, across: bool, width: int) -> tuple[Ten
     folded = _fold(qkv_RND, 3, heads, across, width)
     qkv_3PSE = folded.contiguous().flatten(1, -3)
     q_PSE, k_PSE, v_PSE = qkv_3PSE
-    power_PSS = _product(q_PSE, k_PSE.transpose(1, 2), math.log2(math.e) * q_PSE.shape[-1] ** -0.5)
-    low, high = torch.aminmax(power_PSS)
-    if not (low.item() > -_SAFE and high.item() < _SAFE):  # NaN, too; dear, and seldom needed
-        power_PSS.sub_(power_PSS.amax(-1, keepdim=True))
-    sum_PS1 = power_PSS.exp2_().sum(-1, keepdim=True)
+    power_PSS = _scores(q_PSE, k_PSE).exp2_()
+    sum_PS1 = _sums(power_PSS)
+    low, high = torch.aminmax(sum_PS1)
+    if not (low.item() > _SAFE[0] and high.item() < _SAFE[1]):  # NaN, too; dear, and seldom needed
+        score_PSS = _scores(q_PSE, k_PSE)
+        power_PSS = score_PSS.sub_(score_PSS.amax(-1, keepdim=True)).exp2_()
+        sum_PS1 = _sums(power_PSS)
     mixed_PSE = torch.bmm(power_PSS, v_PSE)
     out_RND = qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
     unfolded = _fold(out_RND, 1, heads, across, width)[0]
@@ -116,11 +118,22 @@ def _backward(
     return d_qkv_RND
 
 
+def _scores(q_PSE: Tensor, k_PSE: Tensor) -> Tensor:
+    return _product(q_PSE, k_PSE.transpose(1, 2), math.log2(math.e) * q_PSE.shape[-1] ** -0.5)
+
+
+def _sums(x_PSS: Tensor) -> Tensor:
+    """Sums along the last axis, (P, S, 1): as a product with ones, twice as fast as torch's sums of short rows."""
+    length = x_PSS.shape[-1]
+    return torch.mv(x_PSS.view(-1, length), x_PSS.new_ones(length)).view(-1, length, 1)
+
+
 def _fold(x_RND: Tensor, parts: int, heads: int, across: bool, width: int) -> Tensor:
     """The ``parts`` x H heads that lie side by side in a token, as a view: parts first, the axis next to last."""
+    rows, tokens, dim = *x_RND.shape[:2], x_RND.shape[2] // (parts * heads)
     if across:
-        return x_RND.unflatten(0, (-1, width)).unflatten(-1, (parts, heads, -1)).permute(3, 0, 2, 4, 1, 5)
-    return x_RND.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4)
+        return x_RND.view(rows // width, width, tokens, parts, heads, dim).permute(3, 0, 2, 4, 1, 5)
+    return x_RND.view(rows, tokens, parts, heads, dim).permute(2, 0, 3, 1, 4)
 
 
 def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:

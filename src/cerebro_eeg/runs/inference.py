@@ -24,6 +24,7 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro, Level
+from cerebro_eeg.model.cpu import packed
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
@@ -126,7 +127,9 @@ def predict(
     checkpoint says; the other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
-    return predict_recording(make_reader(load_model(model), stride=stride, handling=handling), source)
+    reader = make_reader(load_model(model), stride=stride, handling=handling)
+    with packed(reader.model):
+        return predict_recording(reader, source)
 
 
 def embed(
@@ -153,7 +156,8 @@ def embed(
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling)
     signal = open_signal(source, reader.config, reader.electrodes, handling)
-    parts = [(cut.start_B, found) for cut, found in embed_windows(reader, signal, level, layer)]
+    with packed(reader.model):
+        parts = [(cut.start_B, found) for cut, found in embed_windows(reader, signal, level, layer)]
     start, features = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Embedding(
         features,

@@ -15,6 +15,7 @@ from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.cpu import packed
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
 from cerebro_eeg.runs.electrodes import Electrodes
@@ -53,7 +54,7 @@ def predict_windows(
     pieces = -(-total // (world.size * batch_size)) if shared else -(-total // batch_size)
     pieces = min(pieces, total // world.size if shared else total)
     found: list[torch.Tensor] = []
-    with evaluating(model), Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
+    with evaluating(model), packed(model), Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
         began = last = time.monotonic()
         for number, raw in enumerate(loader.stream(mine.part(number, pieces) for number in range(pieces))):
             if say is not None and time.monotonic() - last > SECONDS:
