@@ -9,11 +9,14 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import cerebro_eeg
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import model_config
 from cerebro_eeg.model import cpu, short_axis, short_axis_cpu
-from cerebro_eeg.model.attention import attend
-from cerebro_eeg.model.encoder import Encoder
+from cerebro_eeg.model.attention import AxisAttention, attend
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.encoder import Block, Encoder, joined
+from predict_files import edf, make_model
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a torch with oneDNN")
@@ -94,6 +97,17 @@ def test_a_negative_score_everywhere_is_no_zero_sum():
     assert torch.equal(short_axis_cpu.attend(qkv_RND, 1, False, 1), torch.ones(1, 8, 16))
 
 
+def test_a_key_that_nobody_looks_at_is_no_reason_to_start_again():
+    """A score far below all others has the power zero; the sums are ordinary, and so is the softmax."""
+    torch.manual_seed(0)
+    qkv_RND = torch.cat([torch.ones(1, 8, 16), torch.randn(1, 8, 16) * 0.1, torch.randn(1, 8, 16)], -1)
+    qkv_RND[0, 3, 16:32] = -500
+    with Seen() as seen:
+        found = short_axis_cpu.attend(qkv_RND, 1, False, 1)
+    assert seen.names["aten::exp2_"] == 1
+    assert worst(found, exact(qkv_RND, 1, False, 1)[1]) < 1e-6
+
+
 def test_nan_stays_in_its_sequence():
     qkv_RND = torch.randn(3, 8, 3 * 16)
     qkv_RND[1, 2] = torch.nan
@@ -151,6 +165,10 @@ def test_packed_weights_that_change_are_noticed():
         layer.load_state_dict(other.state_dict())
         layer.weight = nn.Parameter(-other.weight)
         assert worst(cpu.linear(layer, x), -(other(x) - other.bias) + other.bias) < 1e-6
+    for change in (lambda: setattr(layer, "weight", nn.Parameter(other.weight * 2)), lambda: layer.half().float()):
+        with torch.no_grad(), cpu.packed(layer):
+            change()
+            assert worst(cpu.linear(layer, x), layer(x)) < 1e-6
     assert not cpu._packed.get()
 
 
@@ -246,6 +264,114 @@ def test_the_small_preset_at_its_own_size():
     assert model_config("small").width == found.shape[-1]
 
 
+# ---- blocks without their modules ----------------------------------------------------------------------------------
+
+
+class Louder(nn.Linear):
+    """What an adapter puts in place of a layer."""
+
+    def forward(self, x):
+        return super().forward(x) * 3
+
+
+def another_layer(block):
+    layer = block.mlp.up
+    block.mlp.up = Louder(layer.in_features, layer.out_features)
+    block.mlp.up.load_state_dict(layer.state_dict())
+
+
+def another_forward(part):
+    def change(block):
+        module = block.get_submodule(part)
+        forward = module.forward
+        module.forward = lambda *given: forward(*given) * 3
+
+    return change
+
+
+def another_class(block):
+    block.attention.__class__ = type("Other", (AxisAttention,), {"forward": lambda self, x, *given: x * 3})
+
+
+def a_compiled_block(block):
+    block._compiled_call_impl = lambda x, late, *given: (joined(x, late) * 3, None)
+
+
+def a_hook(block):
+    block.norm2.register_forward_hook(lambda module, given, out: out * 3)
+
+
+CHANGES = {
+    "layer": another_layer,
+    "qkv": another_forward("attention.qkv"),
+    "norm": another_forward("norm2"),
+    "mlp": another_forward("mlp"),
+    "attention": another_class,
+    "compiled": a_compiled_block,
+    "hook": a_hook,
+}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_block_that_somebody_changed_runs_itself(change, number):
+    encoder = randomized(Encoder(small(width=48))).float().eval()
+    batch = to_batch(*make_windows([6] * 3, 56))
+    batch = Batch(batch.signal_RT.float(), batch.channels_R2, batch.layout, batch.scale_R)
+    with torch.no_grad():
+        before = encoder(batch).x_RND
+        change(encoder.blocks[number])
+        found = encoder(batch).x_RND
+        with short_axis.use("stock"):
+            expected = encoder(batch).x_RND
+    assert worst(found, expected) < 1e-5
+    assert worst(before, expected) > 1e-2
+
+
+def test_only_blocks_of_one_axis_with_pre_norm_do_without_modules(monkeypatch):
+    called = []
+    forward = Block.forward
+    monkeypatch.setattr(Block, "forward", lambda self, *given: (called.append(self), forward(self, *given))[1])
+
+    def modules_called(**settings):
+        called.clear()
+        encoder = Encoder(small(width=48, **settings)).eval()
+        with torch.no_grad(), cpu.packed(encoder):
+            encoder(Batch.dense(torch.randn(2, 5, 56), torch.randint(1, 300, (5, 2))))
+        return len(called)
+
+    assert [modules_called(attention=kind) for kind in KINDS] == [0, 0, 2, 2]
+    assert modules_called(norm="post") == 2
+
+
+def test_tokens_that_go_in_are_not_changed():
+    encoder, layout = Encoder(small(width=48)).eval(), Layout.uniform(2, 5)
+    x_RND = torch.randn(10, 7, 48)
+    given = x_RND.clone()
+    with torch.no_grad():
+        found = [encoder.run(x_RND, layout, layer=layer) for layer in (0, 1, None)]
+    assert torch.equal(x_RND, given)
+    assert torch.equal(found[0], given)
+    assert worst(found[1], found[2]) > 1e-2
+
+
+def test_the_verbs_pack_their_weights(tmp_path, monkeypatch):
+    model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
+    seen, encode = [], Cerebro.encode
+
+    def counting(self, *given, **named):
+        seen.append(len(cpu._packed.get()))
+        return encode(self, *given, **named)
+
+    monkeypatch.setattr(Cerebro, "encode", counting)
+    cerebro_eeg.embed(edf(tmp_path / "a.edf"), model)
+    cerebro_eeg.predict(edf(tmp_path / "a.edf"), model)
+    linear_layers = sum(type(part) is nn.Linear for part in model.modules())
+    assert set(seen) == {linear_layers}
+    assert len(seen) >= 2
+    assert not cpu._packed.get()
+
+
 # ---- pieces --------------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +398,8 @@ def test_a_hook_anywhere_is_seen():
     assert not cpu.watched(model)
     model[1][0].register_forward_pre_hook(lambda module, given: None)
     assert cpu.watched(model)
+    assert not cpu.watched(model[0])
+    model[0].register_module("missing", None)
     assert not cpu.watched(model[0])
 
 
