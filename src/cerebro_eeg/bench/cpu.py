@@ -96,15 +96,16 @@ def run(options: Cpu, say: Callable[[str], None]) -> list[Table]:
         repeats = max(1, STREAM // options.windows)
         for channels in options.channels:
             batch = noise(options.windows, channels, samples, CPU)
+            flops = options.windows * cost(config, channels, samples).flops
+            squares = max(1, repeats * flops // gemm.flops)  # a turn about as long as the rivals'
             own = products_rate(CPU, torch.float32, products(config, options.windows * channels, samples))
             names = [name for name in RIVALS if not (options.eager and name == "torch.compile")]
             with ExitStack() as stack:
                 calls = {name: RIVALS[name](encoder, batch, stack) for name in names}
                 streams = {name: in_a_row(call, repeats) for name, call in calls.items()}
-                turns = take_turns({SGEMM: gemm.call, **streams}, options.rounds, on_host)
-            best = gemm.flops / turns.timings[SGEMM].seconds
+                turns = take_turns({SGEMM: in_a_row(gemm.call, squares), **streams}, options.rounds, on_host)
+            best = squares * gemm.flops / turns.timings[SGEMM].seconds
             failures += [(f"{name}, {channels} channels", error) for name, error in turns.failing.items()]
-            flops = options.windows * cost(config, channels, samples).flops
             for name in names:
                 timing = turns.timings.get(name)
                 if timing is None:
