@@ -2,7 +2,7 @@
 
 What a small model waits for on a GPU is the launch of each kernel. Here all of them are recorded once as a CUDA graph:
 a call copies the window to where the graph reads it, and launches everything at once. On a CPU weights are laid out
-once for this number of tokens (``cpu.packed``); any other device computes as ever. What the object takes, checks and
+once as oneDNN reads them (``cpu.packed``); any other device computes as ever. What the object takes, checks and
 gives is the same on all of them. :meth:`cerebro_eeg.Cerebro.captured` makes one.
 
 Legend: **B** windows, **C** channels, **T** samples.
@@ -79,8 +79,7 @@ class Captured:
                 parts.encoder.compile_parts(dynamic=False)
             self.how = "CUDA graph, compiled" if compile else "CUDA graph"
             return Replay(parts, place)
-        rows = len(place.batch.channels_R2) * model.config.patches.rows
-        direct = Direct(parts, place, rows * model.config.patches.count(self.n_times))
+        direct = Direct(parts, place)
         self.how = "CPU, packed weights" if direct.packs else f"{self.device.type}, eager"
         return direct
 

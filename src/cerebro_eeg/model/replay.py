@@ -107,9 +107,9 @@ class Place:
 class Direct:
     """Computes in every call; on a CPU in float32, with weights in the order in which oneDNN reads them."""
 
-    def __init__(self, parts: Parts, place: Place, tokens: int) -> None:
+    def __init__(self, parts: Parts, place: Place) -> None:
         self.place = place
-        self._parts, self._tokens = parts, tokens
+        self._parts = parts
         weights = [part.weight for part in parts.encoder.modules() if isinstance(part, nn.Linear)]
         like = weights[0]
         available = torch.backends.mkldnn.is_available() and not parts.autocast
@@ -145,7 +145,7 @@ class Direct:
             self._release()
         self._marked = self._marks()
         self._context = contextvars.Context()
-        manager = cpu.packed(self._parts.encoder, self._tokens)
+        manager = cpu.packed(self._parts.encoder)
         self._context.run(manager.__enter__)
         self._release = weakref.finalize(self, self._context.run, manager.__exit__, None, None, None)
 
