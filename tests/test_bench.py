@@ -21,7 +21,9 @@ from cerebro_eeg.bench.ceilings import best_gemm, gemm_rate, in_flops
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
 from cerebro_eeg.bench.cpu import products
 from cerebro_eeg.bench.machine import Where, choose_device, command, cpu, where
-from cerebro_eeg.bench.models import Rival, chosen, noise
+from cerebro_eeg.bench.models import Rival, captured, chosen, noise
+from cerebro_eeg.bench.roofline import passed, roofline
+from cerebro_eeg.bench.roofline import products as layer_products
 from cerebro_eeg.bench.run import run
 from cerebro_eeg.bench.table import Panel, Series, Table, failing_notes
 from cerebro_eeg.cli import main
@@ -548,3 +550,43 @@ def test_every_benchmark_and_option_is_explained():
         assert named == {field.name.replace("_", "-") for field in dataclasses.fields(kind)} | {"rounds", "device"}, (
             kind
         )
+
+
+def test_the_roofline_counts_products_and_passes(monkeypatch):
+    """Of Small: 47 times a token's width between the products of a block, by hand; products as the clock says."""
+    config = preset("small").model
+    assert passed(config.width, config.hidden) == 47 * 192
+    asked = []
+
+    def timed(tokens, inputs, outputs, device, wanted=("forward", "input", "weight")):
+        asked.append((tokens, inputs, outputs, wanted))
+        return 1.0
+
+    monkeypatch.setattr("cerebro_eeg.bench.roofline.products", timed)
+    found = roofline(config, 1000, CPU, copy=1e6)
+    assert found.products == 8 * 4 + 2
+    assert found.passes == pytest.approx(8 * 2 * 1000 * 47 * 192 / 1e6)
+    assert (1000, 64, 192, ("forward", "weight")) in asked  # no gradient for the signal
+
+
+def test_a_layer_has_three_products():
+    seen = []
+    real = torch.nn.functional.linear
+
+    def linear(*given):
+        seen.append(given[0].shape)
+        return real(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "linear", linear)
+        assert layer_products(8, 4, 6, CPU) > 0
+    assert set(seen) == {torch.Size([8, 4])}
+
+
+def test_calls_are_captured_on_a_gpu_only():
+    assert captured(print, CPU) is print
+
+
+def test_rivals_of_a_training_step_can_be_left_out():
+    with pytest.raises(ConfigError, match="--without has fast; choose of stock attention"):
+        run(options.Train(device="cpu", without=("fast",)), Path("x"), print)

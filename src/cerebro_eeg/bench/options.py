@@ -123,6 +123,8 @@ class Train(Timed):
     """Rivals to leave out: "stock attention", stock, standard, deterministic."""
     gemm: tuple[int, ...] = GEMM
     """Square products that the GEMM peak is the best of."""
+    copy: int = 2**30
+    """Bytes of the copy that the roofline comes from."""
     device: str = "cuda"
     """Where; cpu only shows that it runs."""
 

@@ -4,7 +4,8 @@ Forward and backward of the masked objective under bf16 autocast and a step of f
 engine does it. "stock attention" is the same code but for attention, "stock" has torch's kernels throughout. Stock and
 standard attention are computed by the backend that is fastest on their shapes alone. One more rival is ours in
 deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
-large bf16 products, measured first; for standard attention that is of its own FLOPs.
+large bf16 products, measured first; for standard attention that is of its own FLOPs. ``roofline.py`` says what a step
+of alternating attention could take at best.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.bench.ceilings import gemm_rate, in_flops
+from cerebro_eeg.bench.ceilings import copy_rate, gemm_rate, in_flops
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import (
@@ -30,6 +31,7 @@ from cerebro_eeg.bench.models import (
     samples_of,
 )
 from cerebro_eeg.bench.options import Train
+from cerebro_eeg.bench.roofline import Roofline, roofline
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
@@ -49,6 +51,7 @@ COLUMNS: dict[str, str | None] = {
     "windows_per_s": ",.0f",
     "times": ".2fx",
     "gemm_share": ".1%",
+    "roofline_ms": ".2f",
     "mib": ",.0f",
 }
 
@@ -73,11 +76,17 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic mode asks for, and for all alike
     many_graphs()
     peak = gemm_rate(device, torch.bfloat16, options.gemm)
-    say(f"GEMM {in_flops(peak)}")
+    copy = copy_rate(device, options.copy)
+    say(f"GEMM {in_flops(peak)}, copy {copy / 1e12:.2f} TB/s")
     rows = Rows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
+    notes: list[str] = []
     for name, windows in zip(options.presets, options.windows, strict=True):
         samples = samples_of(config_of(name), options.seconds)
+        tokens = windows * options.channels * config_of(name).patches.count(samples)
+        floor = roofline(config_of(name), tokens, device, copy)
+        notes.append(describe(name, floor, windows * cost(config_of(name), options.channels, samples).flops, peak))
+        say(notes[-1])
         batch = noise(windows, options.channels, samples, device)
         rivals = choose_rivals(name, batch, samples, options.without)
         steps = {
@@ -90,14 +99,23 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
             timing = turns.timings.get(label)
             if timing is None:
-                rows.append([*found, None, None, None, None, None, None])
+                rows.append([*found, None, None, None, None, None, None, None])
                 continue
             flops = 3 * windows * cost(rival.config(name, samples), options.channels, samples).flops
             used = peak_bytes(steps[label].call, steps[label].own, device)
             found += [1e3 * timing.seconds, timing.spread, windows / timing.seconds, turns.times(label, "ours")]
-            rows.append([*found, flops / timing.seconds / peak, None if used is None else used / MIB])
+            found += [flops / timing.seconds / peak, 1e3 * floor.seconds if rival.attention == "alternating" else None]
+            rows.append([*found, None if used is None else used / MIB])
         del steps, batch
-    return [table(options, rows, peak, failures)]
+    return [table(options, rows, peak, [*notes, *failing_notes(failures)])]
+
+
+def describe(name: str, floor: Roofline, flops: int, peak: float) -> str:
+    """The roofline of a size in words."""
+    return (
+        f"roofline, {name}: {1e3 * floor.seconds:.1f} ms ({1e3 * floor.products:.1f} products, "
+        f"{1e3 * floor.passes:.1f} passes over memory), {3 * flops / floor.seconds / peak:.1%} of the GEMM peak"
+    )
 
 
 def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...]) -> dict[str, Rival]:
@@ -147,7 +165,7 @@ def deterministic(on: bool) -> Iterator[None]:
         be_deterministic(before)
 
 
-def table(options: Train, rows: list[list[Cell]], peak: float, failures: list[tuple[str, str]]) -> Table:
+def table(options: Train, rows: list[list[Cell]], peak: float, notes: list[str]) -> Table:
     how = "eager" if options.eager else "compiled"
     title = f"Training step, {options.channels} channels x {options.seconds:g} s, bf16, {how}"
     labels = list(dict.fromkeys(str(row[1]) for row in rows))
@@ -167,5 +185,5 @@ def table(options: Train, rows: list[list[Cell]], peak: float, failures: list[tu
             for label in labels
         ]
         panels.append(Panel(what, "", series, mark))
-    notes = (f"ceiling: bf16 GEMM {in_flops(peak)}; times: over ours", *failing_notes(failures))
-    return Table("train", title, COLUMNS, rows, panels, notes)
+    first = f"ceiling: bf16 GEMM {in_flops(peak)}; times: over ours"
+    return Table("train", title, COLUMNS, rows, panels, (first, *notes))
