@@ -103,7 +103,9 @@ def check_norm(rows, width, dtype, *, device="cpu"):
     wanted = [total, torch.nn.functional.layer_norm(total, (width,), *exact_in[2:], 1e-5)]
     wanted += torch.autograd.grad(wanted, exact_in, [x.double() for x in d_out])
     found_in = [x.to(device).requires_grad_() for x in given]
-    found = list(norm.add_norm_op(*found_in, 1e-5)[:2])
+    found = list(norm.add_norm_op(*found_in, 1e-5, True)[:2])
+    once = norm.add_norm_op(*(x.detach() for x in found_in), 1e-5, False)
+    assert all(torch.equal(a, b) for a, b in zip(found, once, strict=False))
     found += torch.autograd.grad(found, found_in, [x.to(device) for x in d_out])
     for a, b, kind in zip(found, wanted, [dtype] * 4 + [torch.float32] * 2, strict=True):
         assert a.shape == b.shape
@@ -118,7 +120,7 @@ def test_norm(rows, width):
 
 def test_norm_of_nothing():
     x, weight = torch.randn(0, 3, 8, requires_grad=True), torch.ones(8, requires_grad=True)
-    total, out, _, _ = norm.add_norm_op(x, x.detach(), weight, weight.detach(), 1e-5)
+    total, out, _ = norm.add_norm_op(x, x.detach(), weight, weight.detach(), 1e-5, True)
     assert total.shape == out.shape == (0, 3, 8)
     assert torch.autograd.grad(out, weight, out)[0].abs().sum() == 0
 

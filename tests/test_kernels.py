@@ -121,7 +121,8 @@ def test_the_operator_is_sound():
     torch.library.opcheck(gelu.linear_gelu_op, (x, weight, bias))
     torch.library.opcheck(gelu.linear_gelu_once, (x.detach(), weight.detach(), bias))
     scale = torch.randn(8, requires_grad=True)
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5))
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True))
+    torch.library.opcheck(norm.add_norm_op, (x.detach(), x.detach(), scale.detach(), scale.detach(), 1e-5, False))
 
 
 def test_the_rule_of_norms():

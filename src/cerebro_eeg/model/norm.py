@@ -31,23 +31,25 @@ def add_norm(x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm) -> tupl
     if late_RND is None or not suits(x_RND, late_RND, norm):
         x_RND = x_RND if late_RND is None else x_RND + late_RND
         return x_RND, norm(x_RND)
-    total_RND, out_RND, _, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps)
+    keep = torch.is_grad_enabled()
+    total_RND, out_RND, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps, keep)
     return total_RND, out_RND
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
 def add_norm_op(
-    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x + late, its LayerNorm, and each token's mean and 1 / standard deviation."""
+    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x + late, its LayerNorm and, for a gradient, each token's mean and 1 / standard deviation (2, R, N)."""
     x_RND, late_RND = x_RND.contiguous(), late_RND.contiguous()
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
-    mean_RN, scale_RN = (x_RND.new_empty(x_RND.shape[:-1], dtype=torch.float32) for _ in range(2))
+    kept_2RN = _kept(x_RND, keep)
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
     if rows:
         from cerebro_eeg.model import norm_kernels
 
+        mean_RN, scale_RN = kept_2RN if keep else (x_RND, x_RND)  # something to point to
         with torch.cuda.device_of(x_RND):
             norm_kernels.forward[(-(-rows // ROWS),)](
                 x_RND,
@@ -63,24 +65,27 @@ def add_norm_op(
                 D=width,
                 BLOCK_D=1 << (width - 1).bit_length(),
                 BLOCK_T=ROWS,
+                KEEP=keep,
                 num_warps=WARPS,
             )
-    return total_RND, out_RND, mean_RN, scale_RN
+    return total_RND, out_RND, kept_2RN
+
+
+def _kept(x_RND: Tensor, keep: bool) -> Tensor:
+    return x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
 
 
 @add_norm_op.register_fake
 def _(
-    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    plain = torch.contiguous_format
-    mean_RN = x_RND.new_empty(x_RND.shape[:-1], dtype=torch.float32)
-    like = torch.empty_like(x_RND, memory_format=plain)
-    return like, torch.empty_like(like), mean_RN, torch.empty_like(mean_RN)
+    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    like = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
+    return like, torch.empty_like(like), _kept(x_RND, keep)
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, mean_RN: Tensor, scale_RN: Tensor
+    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of either summand, and (2, D) of weight and bias in float32."""
     d_total_RND, d_out_RND = d_total_RND.contiguous(), d_out_RND.contiguous()
@@ -100,8 +105,8 @@ def add_norm_backward(
                 d_out_RND,
                 total_RND,
                 weight_D,
-                mean_RN,
-                scale_RN,
+                kept_2RN[0],
+                kept_2RN[1],
                 d_x_RND,
                 sums_P2D,
                 rows,
@@ -120,13 +125,13 @@ def _(d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, *others: Tensor
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    total_RND, _, mean_RN, scale_RN = output
-    ctx.save_for_backward(total_RND, inputs[2], mean_RN, scale_RN)
+    total_RND, _, kept_2RN = output
+    ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
 
 
 def _gradient(ctx: Any, d_total_RND: Tensor, d_out_RND: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     d_x_RND, (d_weight_D, d_bias_D) = add_norm_backward(d_total_RND, d_out_RND, *ctx.saved_tensors)
-    return d_x_RND, d_x_RND, d_weight_D, d_bias_D, None
+    return d_x_RND, d_x_RND, d_weight_D, d_bias_D, None, None
 
 
 add_norm_op.register_autograd(_gradient, setup_context=_keep)

@@ -11,9 +11,9 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["rows"])
 def forward(
     x, late, weight, bias, total, out, mean, scale, rows, eps, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """total = x + late; out = LayerNorm(total), with the mean and 1 / standard deviation of each row."""
+    """total = x + late; out = LayerNorm(total); where they are kept, each row's mean and 1 / standard deviation."""
     row_T = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     at_D = tl.arange(0, BLOCK_D)
     there_TD = (row_T < rows)[:, None] & (at_D < D)[None, :]
@@ -29,8 +29,9 @@ def forward(
     bias_D = tl.load(bias + at_D, at_D < D, 0.0)
     y_TD = x_TD * scale_T[:, None] * weight_D[None, :] + bias_D[None, :]
     tl.store(out + place_TD, y_TD.to(out.dtype.element_ty), there_TD)
-    tl.store(mean + row_T, mean_T, row_T < rows)
-    tl.store(scale + row_T, scale_T, row_T < rows)
+    if KEEP:
+        tl.store(mean + row_T, mean_T, row_T < rows)
+        tl.store(scale + row_T, scale_T, row_T < rows)
 
 
 @triton.jit(do_not_specialize=["rows", "steps"])
