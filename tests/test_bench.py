@@ -322,8 +322,9 @@ TINY = {
     options.Attention: {"dims": (16,), "axes": (3,), "heads": 2, "tokens": 128, "copy": 2**12},
     options.Forward: {"presets": ("tiny",), "patches": (64, 2), "channels": (1,), "windows": 1, "goal_channels": 2},
     options.Latency: {"presets": ("tiny",), "channels": 2, "seconds": 1.0},
-    options.Train: {"presets": ("tiny",), "windows": (2,), "channels": 2, "seconds": 1.0, "gemm": (16,)},
+    options.Train: {"presets": ("tiny",), "windows": (2,), "channels": 2, "seconds": 1.0, "gemm": (16,), "copy": 99},
     options.Mixed: {"presets": ("tiny",), "windows": (2,), "least": 1, "most": 2, "pad": 3, "seconds": 1.0},
+    options.Pretrain: {"presets": ("tiny",), "windows": 2, "steps": 4, "recordings": 1, "minutes": 0.4},
     options.Loader: {
         "recordings": 2,
         "minutes": 0.1,

@@ -257,8 +257,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
         whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
         step = loop._step
 
-        def interrupted(run, pieces, asked):
-            return step(run, pieces, (run.progress.step == 5, False))
+        def interrupted(run, pieces, asked, meanwhile):
+            return step(run, pieces, (run.progress.step == 5, False), meanwhile)
 
         monkeypatch.setattr(loop, "_step", interrupted)
         with pytest.raises(StoppedError):
@@ -556,3 +556,20 @@ def test_pieces_are_as_many_as_memory_asks_and_never_empty():
 def test_folder_names_are_paths(pretrained):
     assert Path(pretrained, "run.json").exists()
     assert not list(pretrained.glob(".*.tmp"))
+
+
+def test_what_is_wrong_with_the_next_step_shows_when_it_is_its_turn():
+    """Reading runs ahead of the update: the step before must still be done."""
+
+    def stream():
+        yield 1
+        yield 2
+        raise OSError("gone")
+
+    ahead = loop._Ahead(stream())
+    assert ahead.take() == 1  # nothing had been fetched
+    ahead.fetch()
+    assert ahead.take() == 2
+    ahead.fetch()
+    with pytest.raises(OSError, match="gone"):
+        ahead.take()

@@ -18,6 +18,7 @@ import numpy as np
 from cerebro_eeg.bench.clock import Turns, on_host, take_turns
 from cerebro_eeg.bench.noise_store import write_index, write_noise
 from cerebro_eeg.bench.options import Loader as Options
+from cerebro_eeg.bench.options import Pretrain
 from cerebro_eeg.bench.reads import compare_reads
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table
 from cerebro_eeg.data.batching.loader import Loader, lay_out
@@ -49,7 +50,7 @@ def run(options: Options, say: Callable[[str], None]) -> list[Table]:
 
 
 @contextlib.contextmanager
-def stored(options: Options) -> Iterator[Path]:
+def stored(options: Options | Pretrain) -> Iterator[Path]:
     """The store that was given, or one of noise for as long as the block lasts."""
     if options.store is not None:
         yield options.store

@@ -6,16 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from cerebro_eeg.channels import VOCABULARY
+from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, to_line
 from cerebro_eeg.data.storing.writer import ShardWriter
+from cerebro_eeg.schema import to_dict
 
 SFREQ = 256
 
 
 def write_noise(folder: Path, recordings: int, seconds: int) -> None:
     """Recordings of 20 to 36 channels in four shards."""
-    create_store(folder, "benchmark", {})
+    create_store(folder, "benchmark", {"signal": to_dict(SignalConfig())})
     block = np.random.default_rng(0).normal(0, 30, (seconds * SFREQ, 36)).astype(np.float32)
     for number in range(recordings):
         with ShardWriter(folder, f"w{number % 4}") as writer:

@@ -154,6 +154,28 @@ class Mixed(Timed):
 
 
 @dataclass(frozen=True)
+class Pretrain(Timed):
+    """A whole training from a store against its bare step: what reading, masks, logs and checks add."""
+
+    presets: tuple[str, ...] = ("small",)
+    """Sizes of the model."""
+    windows: int = 1024
+    """Windows a step."""
+    steps: int = 60
+    """Steps of the training, of which the second half is timed."""
+    readers: int = 2
+    """Threads that read windows."""
+    store: Path | None = None
+    """A store that prepare made; none: one of noise is written for the time of the run."""
+    recordings: int = 68
+    """Of the store of noise."""
+    minutes: float = 5.0
+    """Of each recording of noise."""
+    device: str = "auto"
+    """cuda, cpu or auto."""
+
+
+@dataclass(frozen=True)
 class Loader(Timed):
     """Reading windows of a store: the loader and single reads against bare preads of the same bytes."""
 
@@ -245,4 +267,4 @@ class Goals:
     """Where; cpu only shows that it runs."""
 
 
-Options = Attention | Forward | Latency | Train | Mixed | Loader | Prepare | Cpu | Peers | Goals
+Options = Attention | Forward | Latency | Train | Mixed | Pretrain | Loader | Prepare | Cpu | Peers | Goals

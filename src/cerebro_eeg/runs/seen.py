@@ -1,5 +1,6 @@
 """Seen: the windows of a run's steps: read, counted for the record of its weights, named for errors."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,13 +19,18 @@ def read_steps(
     order: Order, loader: Loader, world: World, pieces: int, first: int, last: int
 ) -> Iterator[tuple[Step, list[RawStep]]]:
     """Each step from ``first`` up to ``last``, and this process's windows of it in so many pieces."""
-    raws = loader.stream(
-        order.step(number).part(world.rank, world.size).part(part, pieces)
-        for number in range(first, last)
-        for part in range(pieces)
-    )
-    for number in range(first, last):
-        yield order.step(number), [next(raws) for _ in range(pieces)]
+    steps: deque[Step] = deque()  # those that the loader has asked for
+
+    def asked() -> Iterator[Step]:
+        for number in range(first, last):
+            steps.append(order.step(number))
+            mine = steps[-1].part(world.rank, world.size)
+            yield from (mine.part(part, pieces) for part in range(pieces))
+
+    raws = loader.stream(asked())
+    for _ in range(first, last):
+        found = [next(raws) for _ in range(pieces)]
+        yield steps.popleft(), found
 
 
 def read_alone(loader: Loader, windows: Sequence[Windows], step: Step) -> Iterator[tuple[str, RawStep]]:

@@ -7,6 +7,7 @@ number, and ``state.py`` keeps the rest.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import signal
@@ -54,7 +55,7 @@ class Task(Protocol[P]):
         """The loss of each window of a piece by itself, to find the one that is not a number."""
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
-        """Keep what it wants in the notes of the state, once step ``step`` is done."""
+        """Keep what it wants of step ``step`` in the notes of the state, while that step is being computed."""
 
 
 @dataclass
@@ -102,12 +103,17 @@ def train(
     world = run.world
     saved = time.monotonic()
     with _asked_to_stop() as asked, contextlib.closing(run.task.pieces(run.progress.step, run.steps)) as stream:  # type: ignore[type-var]
+        ahead = _Ahead(stream)
+
+        def meanwhile() -> None:
+            run.task.note(run.progress.step + 1, run.progress.notes)
+            ahead.fetch()
+
         while run.progress.step < run.steps and not run.progress.notes.get("finished"):
             began = time.monotonic()
             due = world.first and began - saved > run.save_seconds
-            loss, values, norm, flags = _step(run, next(stream), (asked.is_set(), due))
+            loss, values, norm, flags = _step(run, ahead.take(), (asked.is_set(), due), meanwhile)
             run.progress.step += 1
-            run.task.note(run.progress.step, run.progress.notes)
             lr = run.schedule(run.progress.step - 1)
             report(Report(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
             if after is not None and after(run.progress.step):
@@ -136,10 +142,32 @@ def resume(run: Run) -> bool:
     return True
 
 
+class _Ahead:
+    """The next item of a stream, fetched before it is taken; what went wrong with it shows when it is taken."""
+
+    def __init__(self, stream: Iterator[P]) -> None:
+        self._stream = stream
+        self._waiting: list[Any] = []
+        self._error: Exception | None = None
+
+    def fetch(self) -> None:
+        try:
+            self._waiting.extend(itertools.islice(self._stream, 1))
+        except Exception as error:
+            self._error = error
+
+    def take(self) -> Any:
+        if not self._waiting and self._error is None:
+            self.fetch()
+        if self._error is not None:
+            raise self._error
+        return self._waiting.pop()
+
+
 def _step(
-    run: Run, pieces: Sequence[Any], asked: tuple[bool, bool]
+    run: Run, pieces: Sequence[Any], asked: tuple[bool, bool], meanwhile: Callable[[], None]
 ) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
-    """One update; also what other processes ask for."""
+    """One update; also what other processes ask for. ``meanwhile`` is called while a GPU still computes."""
     world, task = run.world, run.task
     names = task.names
     totals = torch.zeros(len(names) + 3, dtype=torch.float64 if world.device.type != "mps" else torch.float32)
@@ -156,6 +184,7 @@ def _step(
         totals[1:-2] += values
     world.sum(totals)
     norm = torch.nn.utils.clip_grad_norm_(run.module.parameters(), run.clip)
+    meanwhile()
     loss, *rest, size = [*totals.tolist(), whole(norm).item()]
     if not (math.isfinite(loss) and math.isfinite(size)):
         _blame(run, pieces, losses)

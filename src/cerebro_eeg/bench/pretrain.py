@@ -1,0 +1,120 @@
+"""A whole training against its bare step: what reading windows, masks, logs and checks add to the computation.
+
+``pretrain`` runs on a store for so many steps, timed from one report to the next. The bare step is the same model,
+precision and compilation on one batch of that store that already lies on the device: forward, backward, clipping and
+update, without asking for the loss. It is timed before and after the training.
+"""
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.loader import stored
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.options import Pretrain
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table
+from cerebro_eeg.config import Preset, preset
+from cerebro_eeg.data.batching.loader import Loader, lay_out
+from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.parts import compile_all
+from cerebro_eeg.runs import pretrain
+from cerebro_eeg.runs.engine import choose_precision
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.sources import pretrain_windows
+from cerebro_eeg.train.loop import Report
+
+COLUMNS: dict[str, str | None] = {
+    "preset": "",
+    "form": "",
+    "windows": "",
+    "rows": ",",
+    "ms": ".2f",
+    "windows_per_s": ",.0f",
+    "over_bare": ".2fx",
+}
+
+
+def run(options: Pretrain, say: Callable[[str], None]) -> list[Table]:
+    """The bare step and the training of each size."""
+    device = choose_device(options.device, "pretrain")
+    rows = Rows(COLUMNS, say)
+    with stored(options) as folder:
+        for name in options.presets:
+            chosen = of_size(name, options.windows)
+            step, real = bare_step(options, chosen, folder, device)
+            before = seconds_of(step, options.rounds, device)
+            trained = training_seconds(options, chosen, folder, device)
+            bare = statistics.median([before, seconds_of(step, options.rounds, device)])
+            for form, seconds in (("bare step", bare), ("pretrain", trained)):
+                found: list[Cell] = [name, form, options.windows, real, 1e3 * seconds]
+                rows.append([*found, options.windows / seconds, seconds / bare])
+    series = [
+        Series(
+            form,
+            [str(row[0]) for row in rows if row[1] == form],
+            [row[6] if isinstance(row[6], float) else None for row in rows if row[1] == form],
+        )
+        for form in ("bare step", "pretrain")
+    ]
+    title = f"Training from a store, {options.windows} windows a step, {options.readers} readers"
+    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series, 1.0)])]
+
+
+def of_size(name: str, windows: int) -> Preset:
+    """A preset with so many windows a step."""
+    found = preset(name)
+    return dataclasses.replace(found, pretrain=dataclasses.replace(found.pretrain, batch_size=windows))
+
+
+def training_seconds(options: Pretrain, chosen: Preset, folder: Path, device: torch.device) -> float:
+    """The median step of a training, without its first half: it compiles and fills its buffers there."""
+    reported: list[float] = []
+
+    def tell(report: Report, steps: int, batch: int) -> None:
+        reported.append(time.monotonic())
+
+    choices = pretrain.Choices(steps=options.steps, paper=True)
+    engine = Engine(device=str(device), readers=options.readers)
+    with tempfile.TemporaryDirectory() as out:
+        pretrain.pretrain([folder], Path(out) / "run", chosen, choices, engine, tell=tell)
+    late = reported[len(reported) // 2 :]
+    return (late[-1] - late[0]) / (len(late) - 1)
+
+
+def bare_step(options: Pretrain, chosen: Preset, folder: Path, device: torch.device) -> tuple[Call, int]:
+    """An update on one batch that stays on the device, and the batch's rows."""
+    store = Store(folder)
+    windows, _ = pretrain_windows(store, chosen.model.window / chosen.model.signal.sfreq, None)
+    with Loader([(store, windows)]) as loader:
+        batch = lay_out(loader.read(Order(0, [len(windows)], options.windows).step(0)), device)
+    torch.manual_seed(0)
+    model = MaskedCerebro(chosen.model, chosen.objective).to(device)
+    half = choose_precision(Engine(device=str(device)), device) == "bf16"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    if device.type == "cuda":
+        compile_all(model)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, half):
+            loss = model(batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step, len(batch.signal_RT)
+
+
+def seconds_of(step: Call, rounds: int, device: torch.device) -> float:
+    turns = take_turns({"bare": step}, rounds, step_clock(device), repeats=3, warm=3)
+    if "bare" in turns.failing:
+        raise RuntimeError(turns.failing["bare"])
+    return turns.timings["bare"].seconds
