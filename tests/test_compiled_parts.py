@@ -1,12 +1,14 @@
 """Parts that are compiled on their own: copies have weights of their own, and no variant runs uncompiled."""
 
 import copy
+import dataclasses
 import io
 
 import pytest
 import torch
 from torch import nn
 
+from cerebro_eeg.config import preset
 from cerebro_eeg.model.encoder import Encoder
 from tiny_models import make_windows, randomized, small, to_batch
 
@@ -53,3 +55,13 @@ def test_every_variant_is_compiled():
             encoder(batch(counts)).x_RND.mean().backward()
             with torch.no_grad():
                 encoder(batch(counts))
+
+
+def test_a_spectrogram_is_not_compiled():
+    """torch would say that it cannot generate code for complex numbers, in every run."""
+    for kind, compiled in (("waveform", True), ("time_bins", False)):
+        config = preset("tiny").model
+        encoder = Encoder(dataclasses.replace(config, patches=dataclasses.replace(config.patches, kind=kind)))
+        encoder.compile_parts()
+        assert ("cut" in vars(encoder)) is compiled
+        assert "tokens" in vars(encoder)

@@ -6,7 +6,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -127,7 +127,7 @@ class Stack(Parted):
     for all of them, and computing it again (gradient checkpointing) gives the same.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("finish",)
+    parts: tuple[str, ...] = ("finish",)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Stack(Parted):
 class Encoder(Stack):
     """CEReBrO's encoder, without an objective and without a head."""
 
-    parts: ClassVar[tuple[str, ...]] = ("finish", "tokens", "cut")
+    parts: tuple[str, ...] = ("finish", "tokens")
 
     def __init__(self, config: ModelConfig | Preset | str) -> None:
         config = model_config(config)
@@ -228,6 +228,8 @@ class Encoder(Stack):
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
+        if config.patches.kind == "waveform":  # torch does not compile complex numbers
+            self.parts = (*self.parts, "cut")
         self.wide = False
         """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
         start_linear_layers(self)

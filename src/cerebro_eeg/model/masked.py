@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class Decoder(Stack):
 class MaskedCerebro(hub.Shareable, Parted):
     """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
 
-    parts: ClassVar[tuple[str, ...]] = ("compare",)
+    parts: tuple[str, ...] = ("compare",)
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Parts of a model that are compiled on their own: quick to start, and one compilation serves all that are alike."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ COMPILATIONS = 64
 class Parted(nn.Module):
     """A module with methods that ``compile_parts`` compiles."""
 
-    parts: ClassVar[tuple[str, ...]] = ()
+    parts: tuple[str, ...] = ()
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """Compile the methods named in ``parts``, each on its own.
