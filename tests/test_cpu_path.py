@@ -1,6 +1,7 @@
 """The CPU's own path: short-axis attention, linear layers by oneDNN, batches in pieces; against float64 and stock."""
 
 import copy
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -74,6 +75,36 @@ def test_attention_and_its_gradient(length, heads, dim, across):
     assert worst(qkv_RND.grad, reference.grad) < 1e-5
     with torch.no_grad():
         assert torch.equal(short_axis_cpu.attend(qkv_RND, heads, across, width), out_RND)
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["time", "channels"])
+def test_a_vectorized_jacobian(across):
+    """torch then asks for all rows of the Jacobian at once: the backward pass meets batched gradients."""
+    torch.manual_seed(0)
+    qkv_RND = torch.randn(5, 3, 3 * 32) if across else torch.randn(2, 6, 3 * 32)
+    assert short_axis_cpu.suits(qkv_RND, 2, 5 if across else 6)
+
+    def of(qkv_RND):
+        return attend(qkv_RND, Layout.uniform(1, len(qkv_RND)), "channels" if across else "time", 2)
+
+    found = torch.autograd.functional.jacobian(of, qkv_RND, vectorize=True)
+    with short_axis.use("stock"):
+        expected = torch.autograd.functional.jacobian(of, qkv_RND.double())
+    assert worst(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vectorized_jacobian_of_the_whole_encoder(kind):
+    encoder = randomized(Encoder(small(attention=kind, width=32, heads=2))).float().eval()
+    windows, ids = make_windows([6, 6], 40)
+    batch = to_batch(windows, ids)
+
+    def of(signal_RT):
+        return encoder(dataclasses.replace(batch, signal_RT=signal_RT)).per_window()[:, :3]
+
+    signal_RT = batch.signal_RT.float()
+    one_by_one = torch.autograd.functional.jacobian(of, signal_RT)
+    assert worst(torch.autograd.functional.jacobian(of, signal_RT, vectorize=True), one_by_one) < 1e-6
 
 
 @pytest.mark.parametrize("size", [7.0, 60.0, 1e4], ids=["large", "over the limit", "far over"])

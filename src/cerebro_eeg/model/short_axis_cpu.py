@@ -129,8 +129,12 @@ def _sums(x_PSS: Tensor) -> Tensor:
 
 
 def _fold(x_RND: Tensor, parts: int, heads: int, across: bool, width: int) -> Tensor:
-    """The ``parts`` x H heads that lie side by side in a token, as a view: parts first, the axis next to last."""
-    rows, tokens, dim = *x_RND.shape[:2], x_RND.shape[2] // (parts * heads)
+    """The ``parts`` x H heads that lie side by side in a token, as a view: parts first, the axis next to last.
+
+    ``view`` and not ``unflatten``, which has no rule for the batched gradients of a vectorized Jacobian.
+    """
+    rows, tokens, size = x_RND.shape
+    dim = size // (parts * heads)
     if across:
         return x_RND.view(rows // width, width, tokens, parts, heads, dim).permute(3, 0, 2, 4, 1, 5)
     return x_RND.view(rows, tokens, parts, heads, dim).permute(2, 0, 3, 1, 4)
