@@ -1,12 +1,14 @@
 """A command that fails before it has done anything leaves nothing behind; what is there already stays as it is."""
 
+import contextlib
 import fcntl
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cerebro_eeg import cli
+from cerebro_eeg import Cerebro, cli
 from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.data.storing import dask_workers
 from cerebro_eeg.data.storing.prepare import prepare
@@ -14,9 +16,11 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
+from cerebro_eeg.runs import lock
 from cerebro_eeg.runs.folder import RunFolder
 from folder_files import edf
 from predict_files import make_model
+from train_stores import make_store
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +171,173 @@ def test_a_lock_that_goes_while_another_comes_for_it_is_made_anew(tmp_path, monk
     monkeypatch.setattr(fcntl, "flock", late)
     with run.held(), pytest.raises(ConfigError, match="another process is training"), run.held():
         pass
+
+
+def failing(run):
+    with contextlib.suppress(InputError), run.held():
+        raise InputError("no such task")
+
+
+def test_who_comes_while_another_fails_takes_its_folders_away_in_turn(tmp_path, monkeypatch):
+    """B makes its lock after A removed its own, and before A removes the folders, which are not empty then."""
+    run, removing, late = RunFolder(tmp_path / "a" / "b"), lock.remove_empty, contextlib.ExitStack()
+
+    def meanwhile(folders):
+        monkeypatch.setattr(lock, "remove_empty", removing)
+        late.enter_context(run.held())
+        removing(folders)
+
+    monkeypatch.setattr(lock, "remove_empty", meanwhile)
+    failing(run)
+    assert os.listdir(run.path) == [".lock"]  # of B, who fails as well
+    late.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_comes_and_fails_while_another_fails_leaves_it_to_that_one(tmp_path, monkeypatch):
+    run, removing = RunFolder(tmp_path / "a" / "b"), lock.remove_empty
+
+    def meanwhile(folders):
+        monkeypatch.setattr(lock, "remove_empty", removing)
+        failing(run)
+        assert os.listdir(run.path) == []  # not its own to remove, as far as it knew
+        removing(folders)
+
+    monkeypatch.setattr(lock, "remove_empty", meanwhile)
+    failing(run)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_goes_while_another_comes_is_made_anew(tmp_path, monkeypatch):
+    run, making = RunFolder(tmp_path / "run"), lock._make
+
+    def gone(folder):
+        monkeypatch.setattr(lock, "_make", making)
+        made = making(folder)
+        folder.rmdir()  # by one who failed
+        return made
+
+    monkeypatch.setattr(lock, "_make", gone)
+    failing(run)
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_is_killed_leaves_its_folders_to_the_next(tmp_path):
+    run = RunFolder(tmp_path / "a" / "b")
+    os.close(lock._claim(run.path))  # what the kernel does for a process that is killed
+    assert os.listdir(run.path) == [".lock"]
+    failing(run)
+    assert os.listdir(tmp_path) == []
+
+
+def test_folders_and_locks_of_others_stay(tmp_path):
+    (tmp_path / "mine").mkdir()
+    failing(RunFolder(tmp_path / "mine"))
+    assert os.listdir(tmp_path / "mine") == []
+    (tmp_path / "mine" / ".lock").write_text("of another program")
+    failing(RunFolder(tmp_path / "mine"))
+    assert (tmp_path / "mine" / ".lock").read_text() == "of another program"
+
+
+def test_many_who_fail_at_once_leave_nothing(tmp_path):
+    """Threads of one process: each has an open file of its own, which is what the kernel's lock goes by."""
+    run, held = RunFolder(tmp_path / "a" / "b"), []
+
+    def come(_):
+        for _ in range(60):
+            with contextlib.suppress(ConfigError, InputError), run.held():
+                held.append(1)
+                assert len(held) == 1
+                held.pop()
+                raise InputError("no such task")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(come, range(4)))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_no_folder_for_a_run(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file; give a folder"), RunFolder(tmp_path / "run").held():
+        pass
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def begun(path, settings, *files):
+    """A run that began and failed, with what it left; ``name=text`` or ``name``."""
+    run = RunFolder(path)
+    with run.held():
+        run.begin("finetune", settings, {})
+    for file in files:
+        name, _, text = file.partition("=")
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return run
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (),
+        ("metrics.jsonl",),
+        ("seed-0/run.json={}", "seed-0/metrics.jsonl", "fold-1/seed-3/run.json={}", ".run.json.0a.tmp=half"),
+        ("seed-0/run.json={}", "seed-0/metrics.jsonl", "seed-0/tensorboard/events=no step yet"),
+    ],
+    ids=["settings", "an empty log", "seeds and folds", "a logger"],
+)
+def test_a_run_without_a_step_makes_room_for_a_corrected_command(tmp_path, files):
+    run = begun(tmp_path / "run", {"untrained": "error"}, *files)
+    with run.held():
+        line = run.begin("finetune", {"untrained": "nearest"}, {})
+    assert "never completed a step" in line
+    assert 'untrained was "error" and is now "nearest"' in line
+    assert run.read()["settings"] == {"untrained": "nearest"}
+    kept = sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file())
+    logs = ["metrics.jsonl"] if "metrics.jsonl" in files else []
+    logged = ["seed-0/metrics.jsonl", "seed-0/run.json", "seed-0/tensorboard/events"] if len(files) == 3 else []
+    assert kept == [".lock", *logs, "run.json", *logged]
+    with run.held():
+        assert run.begin("finetune", {"untrained": "nearest"}, {}) is None  # going on is nothing to speak of
+
+
+@pytest.mark.parametrize(
+    ("file", "delete"),
+    [
+        ('metrics.jsonl={"step": 1}\n', True),
+        ('seed-0/metrics.jsonl={"step": 1}\n', True),
+        ("state.safetensors", False),
+        ("seed-0/probe.json", False),
+        ("fold-1/seed-0/model.safetensors", False),
+        ("seed-0/.lock", False),
+        ("thesis.txt", False),
+        ("seed-0", False),
+    ],
+)
+def test_a_run_with_anything_to_lose_does_not(tmp_path, file, delete):
+    run = begun(tmp_path / "run", {"lr": 1}, file)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="holds another run: lr was 1 and is now 2; use another --out") as error:
+        run.begin("finetune", {"lr": 2}, {})
+    assert ("delete that folder: it logged steps and saved none" in str(error.value)) == delete
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_corrected_command_takes_its_folder(tmp_path, capsys):
+    """Electrodes that nobody trained are found out after run.json is written."""
+    out = tmp_path / "probe"
+    make_store(tmp_path / "store", 6, 4)
+    Cerebro(config="tiny").save_pretrained(tmp_path / "weights")
+    command = ["finetune", str(tmp_path / "store"), "--task", "alpha", "--from", str(tmp_path / "weights"), "--freeze"]
+    command += ["--device", "cpu", "--out", str(out)]
+    assert cli.main(command) == 3
+    assert (out / "run.json").exists()
+    capsys.readouterr()
+    assert cli.main([*command, "--untrained", "as_is"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "makes room" in line]
+    assert 'choices.untrained was "error" and is now "as_is"' in line
+    assert (out / "seed-0" / "finished.json").exists()
+    assert cli.main(command) == 2  # now there is something to lose
+    assert "holds another run" in capsys.readouterr().err
 
 
 def test_a_misspelt_store_leaves_no_run(tmp_path, capsys):

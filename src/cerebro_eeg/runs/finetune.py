@@ -31,7 +31,7 @@ from cerebro_eeg.runs.seen import record, unknown_overlap
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
-from cerebro_eeg.runs.training import Plan, Say, Tell, carry_out, fit_batch, gathered, plan_length, together
+from cerebro_eeg.runs.training import Plan, Say, Tell, begin, carry_out, fit_batch, gathered, plan_length, together
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import World, at_rest, put
@@ -113,7 +113,7 @@ def finetune(
         whole = _Whole(world, store, store.hash(), cut, preset, choices, engine, start)
         settings = whole.settings(splits)
         if world.first:
-            folder.begin("finetune", settings, {"processes": world.size})
+            begin(folder, "finetune", settings, {"processes": world.size}, say)
         world.wait()
         say(f"{choices.task}: {cut.kind}, {', '.join(cut.names)}; no {splits[0].unit} is in two splits")
         for line in _notes(choices, start, whole.hash):
@@ -203,7 +203,7 @@ def _probe(whole: _Whole, one: _One, say: Say) -> int:
     """Fit the head by scikit-learn on frozen features, and write it into the model."""
     world, model, split, folder = whole.world, one.model, one.split, one.folder
     if world.first:
-        folder.begin("probe", {"seed": one.seed, "fold": split.name}, {"processes": world.size})
+        begin(folder, "probe", {"seed": one.seed, "fold": split.name}, {"processes": world.size}, say)
     model.to(world.device)
     kept = {
         name: predict_windows(model, whole.store, part, world, electrodes=one.electrodes, read=features, say=say)

@@ -6,7 +6,6 @@ weights and ``report.html`` the page to look at.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -17,7 +16,8 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import absent, remove_empty, write_text
+from cerebro_eeg.files import write_text
+from cerebro_eeg.runs import lock, traces
 
 FORMAT = 1
 
@@ -56,58 +56,38 @@ class RunFolder:
             raise ConfigError(f"{self.path} is a run of another release of cerebro-eeg; use that one")
         return found
 
-    def begin(self, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the run, or go on with it if it is the same; returns the engine of its last start, or this one."""
+    def begin(self, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
+        """Start the run, or go on with it if it is the same; a line to say where another one made room for it.
+
+        Only a run that never completed a step makes room: nothing is lost with it. Whoever begins holds the folder.
+        """
         described = {"format": FORMAT, "verb": verb, "settings": settings, "engine": engine, "versions": versions()}
         described = json.loads(json.dumps(described))
-        before: dict[str, Any] = described["engine"]
+        told = None
         if (self.path / "run.json").exists():
             old = self.read()
             wanted = {"verb": verb, "settings": described["settings"]}
             found = list(differences("", {"verb": old["verb"], "settings": old["settings"]}, wanted))
-            if found:
-                more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            words = "; ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+            if found and not traces.is_untouched(self.path):
+                unsaved = ", or delete that folder: it logged steps and saved none" * traces.has_no_result(self.path)
                 raise ConfigError(
-                    f"{self.path} holds another run: {'; '.join(found[:6])}{more}; "
-                    "use another --out, or the same settings"
+                    f"{self.path} holds another run: {words}; use another --out, or the same settings{unsaved}"
                 )
-            before = old["engine"]
-        elif self.path.is_dir() and any(name != ".lock" for name in os.listdir(self.path)):
+            if found:
+                told = f"{self.path} held a run that never completed a step, which makes room for this one: {words}"
+                traces.clear(self.path)
+        elif self.path.is_dir() and any(name != lock.NAME for name in os.listdir(self.path)):
             raise ConfigError(f"{self.path} is not empty and holds no run; give an empty or new folder for --out")
         self.path.mkdir(parents=True, exist_ok=True)
         for stray in self.path.glob(".*.tmp"):  # of a write that was killed
             stray.unlink(missing_ok=True)
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
-        return before
+        return told
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> contextlib.AbstractContextManager[None]:
         """No other process trains in this folder for as long as the block lasts. Without a run nothing of it stays."""
-        made, lock = absent(self.path), self.path / ".lock"
-        new = not lock.exists()
-        descriptor = self._claim(lock)
-        try:
-            yield
-        finally:
-            if new and not (self.path / "run.json").exists():  # it failed before it began
-                lock.unlink(missing_ok=True)
-                remove_empty(made)
-            os.close(descriptor)
-
-    def _claim(self, lock: Path) -> int:
-        """The lock, held; one that another process takes away while we come for it is worth nothing."""
-        while True:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
-                    return descriptor
-            os.close(descriptor)
+        return lock.held(self.path, (self.path / "run.json").exists)
 
 
 def versions() -> dict[str, str]:

@@ -76,6 +76,12 @@ def together(folder: RunFolder, engine: Engine, say: Say, tell: Tell) -> Iterato
         yield world, say, tell
 
 
+def begin(folder: RunFolder, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any], say: Say) -> None:
+    """Begin a run or go on with it, and say so where another one made room for it."""
+    if (line := folder.begin(verb, settings, engine)) is not None:
+        say(f"note: {line}")
+
+
 def fit_batch(batch: int, windows: int, paper: bool, say: Say) -> int:
     """The batch size, lowered to the power of two that gives 20 steps an epoch, unless the paper's is wanted."""
     if paper or batch <= SMALLEST or windows // batch >= STEPS_AN_EPOCH:
@@ -105,7 +111,7 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
     pieces, threads, before = world.gather(_kept(plan, folder, engine, world) if world.first else None)[0]
     torch.set_num_threads(threads)
     if world.first:
-        folder.begin(plan.verb, plan.settings, engines.describe(engine, world, pieces, precision))
+        begin(folder, plan.verb, plan.settings, engines.describe(engine, world, pieces, precision), say)
     model = plan.model.to(world.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
     engines.prepare(engine, world, model)
@@ -152,7 +158,7 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
 
 def _kept(plan: Plan, folder: RunFolder, engine: Engine, world: World) -> tuple[int, int, int]:
     """Pieces and threads: as asked for, or those that the run has so far, or what fits here; and threads so far."""
-    before: dict[str, Any] = folder.read()["engine"] if (folder.path / "run.json").exists() else {}
+    before: dict[str, Any] = folder.read()["engine"] if folder.state.exists() else {}
     if before.get("processes") != world.size:
         before = {}
     pieces = plan.pieces if engine.micro_batch is not None else before.get("pieces", plan.pieces)
