@@ -1,6 +1,7 @@
 """embed: features of recordings equal those of the same windows as arrays; files that any tool reads; nothing half."""
 
 import json
+import logging
 
 import mne
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import cerebro_eeg
 from cerebro_eeg import cli
 from cerebro_eeg.commands.embed import embed
-from cerebro_eeg.config import PatchConfig
+from cerebro_eeg.config import ModelConfig, PatchConfig
 from cerebro_eeg.errors import ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import feature_file, inference
@@ -58,6 +59,52 @@ def test_one_line_for_a_file_or_an_object_and_a_model_or_its_folder(tmp_path):
     assert np.array_equal(cerebro_eeg.embed(str(file), Cerebro.from_pretrained(folder)).features, one)
     fresh = Cerebro(config=Cerebro.from_pretrained(folder).config)  # never trained, never saved: nothing to tell apart
     assert cerebro_eeg.embed(file, fresh).features.shape == one.shape
+
+
+def said(capsys):
+    """The lines about random weights since the last time."""
+    return [line for line in capsys.readouterr().err.splitlines() if "baseline" in line]
+
+
+def random_model(outputs=None):
+    return Cerebro(outputs, config=ModelConfig(depth=2, width=12, heads=3, window=512), n_times=512)
+
+
+@pytest.mark.parametrize("ask", [cerebro_eeg.embed, cerebro_eeg.predict])
+def test_random_weights_are_told_of_in_one_line(tmp_path, ask, capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("cerebro_eeg"), "propagate", False)  # pytest has handlers; a script has none
+    file, outputs = edf(tmp_path / "a.edf"), 2 if ask is cerebro_eeg.predict else None
+    model = random_model(outputs)
+    ask(file, model)
+    (line,) = said(capsys)
+    assert line.startswith(
+        "cerebro-eeg: the model was neither loaded nor trained, so the weights of its encoder are random"
+    )
+    model.save_pretrained(tmp_path / "random")
+    ask(file, tmp_path / "random", untrained="as_is")
+    (line,) = said(capsys)
+    assert line.startswith("cerebro-eeg: the checkpoint records no training, so the weights of its encoder are random")
+    x = torch.randn(1, 3, 512) * 20
+    model.set_channels(["Fp1", "Cz", "O2"])
+    model.train()(x).sum().backward()  # as any loop does: it counts what it is shown
+    ask(file, model)
+    ask(file, make_model(tmp_path / "trained", outputs=outputs))
+    assert said(capsys) == []
+
+
+def test_random_weights_are_told_of_by_the_verbs_and_kept(tmp_path, capsys):
+    file = edf(tmp_path / "a.edf")
+    random_model(2).save_pretrained(tmp_path / "random")
+    handling = ["--untrained", "as_is", "--device", "cpu"]
+    for verb, out in (("embed", "f.npz"), ("predict", "said")):
+        command = [verb, str(tmp_path / "random"), str(file), "--out", str(tmp_path / out), *handling]
+        assert cli.main(command) == 0
+        assert capsys.readouterr().out.count("note: the checkpoint records no training") == 1
+        assert cli.main([*command, "--json"]) == 0
+        assert "records no training" in json.loads(capsys.readouterr().out)["notes"][0]
+    assert "records no training" in json.loads((tmp_path / "said" / "decisions.json").read_text())["notes"][0]
+    make_model(tmp_path / "trained")
+    assert embed(str(tmp_path / "trained"), (file,), out=tmp_path / "g.npz").notes == ()
 
 
 def test_other_lengths_and_strides(tmp_path):

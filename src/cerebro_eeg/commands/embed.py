@@ -30,6 +30,8 @@ class EmbedResult:
     preparation: str
     failures: tuple[Failure, ...]
     show_paths: bool
+    notes: tuple[str, ...] = ()
+    """What a reader of the features should know."""
 
     @property
     def exit_code(self) -> int:
@@ -44,6 +46,7 @@ class EmbedResult:
             "rows": self.rows,
             "shape": list(self.shape),
             "preparation": self.preparation,
+            "notes": list(self.notes),
             "not_used": [failure.to_dict(self.show_paths) for failure in self.failures],
         }
 
@@ -57,7 +60,8 @@ class EmbedResult:
                 f"{self.layer}",
                 f"  columns     recording, {'' if self.level == 'window' else 'channel, '}start (seconds), features",
             ]
-        return "\n".join(lines + failed_text(self.failures, self.recordings + len(self.failures), self.show_paths))
+        lines += failed_text(self.failures, self.recordings + len(self.failures), self.show_paths)
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 def embed(
@@ -154,4 +158,5 @@ def embed(
         reader.text(),
         tuple(failures),
         show_paths,
+        tuple(filter(None, [inference.random_words(loaded)])),
     )

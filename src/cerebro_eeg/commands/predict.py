@@ -161,7 +161,7 @@ def predict(
         "window_seconds": reader.samples / rate,
         "stride_seconds": reader.stride / rate,
         "preparation": reader.text(),
-        "notes": _notes(head, ordered, bool(annotations)),
+        "notes": [*filter(None, [inference.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
     written.write_decisions(out, ordered, about, show_paths)
     return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)

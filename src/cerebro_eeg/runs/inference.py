@@ -6,6 +6,7 @@ lie within stretches without a gap, as those of a store do, and hold the very sa
 Legend: **B** windows, **C** channels, **T** samples, **N** patches, **D** width, **K** outputs.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
+from cerebro_eeg.model import door
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.model.cpu import packed
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest
@@ -109,6 +111,21 @@ def load_model(model: "Cerebro | Path | str") -> Cerebro:
     return model if isinstance(model, Cerebro) else Cerebro.from_pretrained(find_checkpoint(model))
 
 
+def random_words(model: Cerebro) -> str | None:
+    """A line on weights that nobody trained, as far as they record it; None for others.
+
+    A baseline may well be random, but nobody should take it for a trained model.
+    """
+    record = model.training_record
+    if record.windows or record.steps:
+        return None
+    known = "the checkpoint records no training" if model.load_report else "the model was neither loaded nor trained"
+    return (
+        f"{known}, so the weights of its encoder are random, unless you set them yourself: what comes of them is a "
+        "baseline (Cerebro.from_pretrained loads trained ones)"
+    )
+
+
 def predict(
     source: "Source",
     model: Cerebro | Path | str,
@@ -128,6 +145,8 @@ def predict(
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     reader = make_reader(load_model(model), stride=stride, handling=handling)
+    check_head(reader.model)
+    _say_random(reader.model)
     with packed(reader.model):
         return predict_recording(reader, source)
 
@@ -155,6 +174,8 @@ def embed(
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling)
+    check_level(reader.config, level, layer)
+    _say_random(reader.model)
     signal = open_signal(source, reader.config, reader.electrodes, handling)
     with packed(reader.model):
         parts = [(cut.start_B, found) for cut, found in embed_windows(reader, signal, level, layer)]
@@ -268,6 +289,11 @@ def compute(
             f"has no window: its longest stretch without a gap is {longest(signal):.3g} s, and a window of this model "
             f"is {reader.samples / reader.config.signal.sfreq:g} s; give a longer recording",
         )
+
+
+def _say_random(model: Cerebro) -> None:
+    if (line := random_words(model)) is not None:
+        door.say(logging.WARNING, line)
 
 
 def _batch(cut: Cut, signal: Signal, device: torch.device) -> Batch:
