@@ -171,6 +171,95 @@ def test_means_over_seeds_and_folds_by_hand():
     assert (alone["mean"], alone["std"], alone["chance"]) == (None, None, 0.5)
 
 
+# An exact probe, whose seeds change nothing.
+
+
+@pytest.fixture(scope="module")
+def weights(made):
+    """Of an encoder that was trained on all of the electrodes."""
+    return made / "alpha" / "seed-0" / "model.safetensors"
+
+
+def probe(made, out, start, **changes):
+    lines = []
+    choices = finetune.Choices("alpha", **{"seeds": (3, 4, 5), "freeze": True, **changes})
+    found = finetune.finetune(
+        made / "store", out, PRESET, choices, Engine(device="cpu", readers=0), start, say=lines.append
+    )
+    return found, [line for line in lines if "draws nothing at random" in line]
+
+
+def test_an_exact_probe_is_trained_once_for_all_seeds(made, weights, tmp_path):
+    found, lines = probe(made, tmp_path / "run", weights)
+    assert [one.seed for one in found.trained] == [3]
+    assert sorted(path.name for path in (tmp_path / "run").glob("seed-*")) == ["seed-3"]
+    assert lines == [f"note: {found.one_for_all}"]
+    assert found.one_for_all.startswith("3 seeds were asked for, but the exact probe draws nothing at random: seed 3")
+    scored = judge(tmp_path / "run", made / "store")
+    assert [one["seed"] for one in scored.trainings] == scored.summary["seeds"] == [3]
+    assert {of["std"] for of in scored.summary["levels"]["window"]["values"].values()} == {None}
+    assert scored.text().count("one result and no deviation over seeds") == 1
+    assert "  trainings  1 seed in " in scored.text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("one result and no deviation over seeds") == 1
+    assert "1 seed, 1 finished or begun" in page
+    assert judge(tmp_path / "run", made / "store").notes == scored.notes  # also when it is told again
+    found, lines = probe(made, tmp_path / "run", weights)  # the same command finds its run
+    assert [one.seed for one in found.trained] == [3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [({"solver": "adamw", "steps": 1}, True), ({"freeze": False, "steps": 1}, True), ({"untrained": "as_is"}, False)],
+    ids=["gradient steps", "all of the model", "random weights"],
+)
+def test_seeds_that_matter_are_all_trained(made, weights, tmp_path, changes, start):
+    found, lines = probe(made, tmp_path / "run", weights if start else None, seeds=(3, 4), **changes)
+    assert [one.seed for one in found.trained] == [3, 4]
+    assert lines == []
+    assert found.one_for_all is None
+    hashes = {checkpoint.hash_tensors(checkpoint.read(one.folder / "model.safetensors")[1]) for one in found.trained}
+    assert len(hashes) == 2
+
+
+def test_one_seed_is_nothing_to_speak_of(made, weights, tmp_path):
+    found, lines = probe(made, tmp_path / "run", weights, seeds=(3,))
+    assert (len(found.trained), lines, found.one_for_all) == (1, [], None)
+
+
+def test_copies_that_an_earlier_release_scored_are_no_spread(made, weights, tmp_path):
+    """It trained and scored every seed of an exact probe; its first score is told as the one result that it is."""
+    folder, store = tmp_path / "run", made / "store"
+    probe(made, folder, weights)
+    judge(folder, store)
+    record = json.loads((folder / "test.json").read_text())
+    for key in ("first", "last"):
+        (one,) = record[key]["trainings"]
+        copies = [{**one, "seed": seed} for seed in (3, 4, 5)]
+        record[key] = {"summary": summarise(copies), "trainings": copies}
+    assert record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["std"] == 0
+    (folder / "test.json").write_text(json.dumps(record))
+    for number in (4, 5):
+        shutil.copytree(folder / "seed-3", folder / f"seed-{number}")
+    before = (folder / "test.json").read_bytes()
+    found = judge(folder, store)
+    assert not found.fresh
+    assert found.summary["seeds"] == [3]
+    assert found.summary["levels"]["window"]["values"]["auroc"]["std"] is None
+    assert len(found.trainings) == 1
+    assert json.loads((folder / "test.json").read_bytes()) == json.loads(before)  # the record itself stays
+    page = (folder / "report.html").read_text()
+    assert "seed 4" not in page
+    assert "\u00b1 0.000" not in page
+
+
+def test_the_result_of_finetune_says_that_one_stands_for_all(tmp_path):
+    one = TrainedResult(str(tmp_path), "", 0, 0, "auroc", 0.8, 0.5)
+    result = FinetuneResult(str(tmp_path), "eyes", "subject", (one,), 1.0, "open", "3 seeds were asked for, but ...")
+    assert "  3 seeds were asked for, but ..." in result.text().splitlines()
+    assert result.to_dict()["one_for_all"] == "3 seeds were asked for, but ..."
+
+
 # At the threshold that predict decides by.
 
 

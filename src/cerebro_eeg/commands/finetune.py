@@ -36,6 +36,8 @@ class FinetuneResult:
     seconds: float
     positive: str | None = None
     """The class that AUROC and threshold speak of; None where there are not two."""
+    one_for_all: str | None = None
+    """That one training stands for several seeds, in words."""
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -53,6 +55,8 @@ class FinetuneResult:
             lines.append(
                 f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
             )
+        if self.one_for_all is not None:
+            lines.append(f"  {self.one_for_all}")
         if self.positive is not None:
             lines.append(f"  positive: {self.positive} (AUROC and threshold speak of it)")
         if not (Path(self.folder) / "test.json").exists():  # of a run that is done and was scored before
@@ -109,7 +113,8 @@ def finetune(
         config: A JSON file that changes fields of the preset: {"model": {...}, "finetune": {...}}.
         freeze: Linear probing: the encoder stays as it is.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
-        seeds: How many trainings, each with a seed of its own, from --seed on.
+        seeds: How many trainings, each with a seed of its own, from --seed on. The exact probe of given weights draws
+            nothing at random and is trained once.
         seed: The first of them.
         folds: Divide by subject into so many folds (or use the corpus's own): each is tested once, the next validates.
         balanced: Weigh classes so that all weigh the same.
@@ -182,4 +187,5 @@ def finetune(
     )
     cut = RunFolder(out).read()["settings"]["task"]
     positive = positive_of(cut["kind"], cut["names"])
-    return FinetuneResult(str(found.folder), task, found.unit, trained, time.monotonic() - began, positive)
+    took = time.monotonic() - began
+    return FinetuneResult(str(found.folder), task, found.unit, trained, took, positive, found.one_for_all)

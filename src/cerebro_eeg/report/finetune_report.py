@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.measures.scores import at_threshold_words, positive_of, shown, title
 from cerebro_eeg.metrics import Predictions, score
+from cerebro_eeg.progress import counted
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
 from cerebro_eeg.report.provenance import provenance, read_training
 from cerebro_eeg.runs.judging import score_by
-from cerebro_eeg.runs.scored import read_record, summarise
+from cerebro_eeg.runs.probing import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.train.log import read_lines
 
@@ -37,8 +39,9 @@ def finetune_page(folder: Path, run: Mapping[str, Any]) -> str:
     )
     parts = [
         paragraph(_words(settings, len(trainings))),
+        *([] if (line := one_for_all(settings)) is None else [paragraph(f"{line}.")]),
         *_unknown(settings, weights),
-        *_test(record),
+        *_test(record, seeds_that_differ(settings)),
         *_section("Validation", validation, chosen=True),
     ]
     lines = {f"{fold} seed {seed}".strip(): read_lines(path / "metrics.jsonl") for path, fold, seed in trainings}
@@ -63,9 +66,10 @@ def _words(settings: Mapping[str, Any], count: int) -> str:
     if settings["from"] is not None:
         how = "frozen, pre-trained weights (linear probe)" if choices["freeze"] else "pre-trained weights"
     folds = f" in each of {choices['folds']} folds" if choices["folds"] else ""
+    seeds = counted(len(seeds_that_differ(settings)), "seed")
     return (
         f"{task['kind'].capitalize()} of {', '.join(task['names'])} in windows of {task['seconds']:g} s, from {how}; "
-        f"{len(choices['seeds'])} seeds{folds}, {count} finished or begun. Data: {settings['store']['dataset']}. "
+        f"{seeds}{folds}, {count} finished or begun. Data: {settings['store']['dataset']}. "
         f"Training, validation and test share no {settings['unit']}."
     )
 
@@ -79,7 +83,7 @@ def _unknown(settings: Mapping[str, Any], weights: Path | None) -> list[str]:
 
 def _trainings(folder: Path, settings: Mapping[str, Any]) -> list[tuple[Path, str, int]]:
     """Folder, fold and seed of each training that has begun."""
-    count, seeds = settings["choices"]["folds"], settings["choices"]["seeds"]
+    count, seeds = settings["choices"]["folds"], seeds_that_differ(settings)
     folds = [""] if count is None else [f"fold-{number + 1}" for number in range(count)]
     found = [(folder / fold / f"seed-{seed}", fold, seed) for fold in folds for seed in seeds]
     return [one for one in found if one[0].is_dir()]
@@ -94,14 +98,15 @@ def _validated(path: Path, fold: str, seed: int) -> Score:
     return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
 
 
-def _test(record: Any) -> list[str]:
+def _test(record: Record | None, seeds: Sequence[int]) -> list[str]:
     if record is None:
         words = "The test set has not been scored. cerebro-eeg evaluate scores it, once."
         return [heading("Test"), paragraph(words, soft=True)]
     times = "once" if record.scorings == 1 else f"{record.scorings} times; the numbers are of the first time"
-    parts = _section("Test", record.first["trainings"], chosen=False, words=f"The test set was scored {times}.")
+    first, last = (of_seeds(scores, seeds) for scores in (record.first, record.last))
+    parts = _section("Test", first["trainings"], chosen=False, words=f"The test set was scored {times}.")
     if record.scorings > 1:
-        parts.append(folded("The last scoring", _summary_tables(summarise(record.last["trainings"]))))
+        parts.append(folded("The last scoring", _summary_tables(summarise(last["trainings"]))))
     return parts
 
 

@@ -26,7 +26,7 @@ from cerebro_eeg.runs.electrodes import Electrodes, electrodes_of, untrained_ele
 from cerebro_eeg.runs.finetuning import LabelTask, scaling_of
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predicting import features, predict_windows, to_predictions
-from cerebro_eeg.runs.probing import fit_probe
+from cerebro_eeg.runs.probing import fit_probe, one_for_all, seeds_that_differ
 from cerebro_eeg.runs.seen import record, unknown_overlap
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.sources import check_signal, signal_of
@@ -89,6 +89,8 @@ class Finetuned:
     trained: tuple[Trained, ...]
     first: bool = True
     """Whether this process speaks for all."""
+    one_for_all: str | None = None
+    """That one training stands for several seeds, in words."""
 
 
 def finetune(
@@ -102,7 +104,7 @@ def finetune(
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> Finetuned:
-    """Train for every seed and fold, from the weights of ``start``, or from new ones (None)."""
+    """Train for every seed that matters and every fold, from the weights of ``start``, or from new ones (None)."""
     folder = RunFolder(out)
     with together(folder, engine, say, tell) as (world, say, tell):
         if engine.threads is not None:
@@ -116,24 +118,22 @@ def finetune(
             begin(folder, "finetune", settings, {"processes": world.size}, say)
         world.wait()
         say(f"{choices.task}: {cut.kind}, {', '.join(cut.names)}; no {splits[0].unit} is in two splits")
-        for line in _notes(choices, start, whole.hash):
+        for line in filter(None, [one_for_all(settings), *_notes(start, whole.hash)]):
             say(f"note: {line}")
-        trained = []
+        trained, seeds = [], seeds_that_differ(settings)
         for split in splits:
-            for seed in choices.seeds:
+            for seed in seeds:
                 inside = RunFolder(out / split.name / f"seed-{seed}")
-                if len(splits) * len(choices.seeds) > 1:
+                if len(splits) * len(seeds) > 1:
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
                 trained.append(_train(whole, split, seed, inside, say, tell))
-        return Finetuned(out, splits[0].unit, tuple(trained), world.first)
+        return Finetuned(out, splits[0].unit, tuple(trained), world.first, one_for_all(settings))
 
 
-def _notes(choices: Choices, start: Path | None, hash: str) -> Iterator[str]:
+def _notes(start: Path | None, hash: str) -> Iterator[str]:
     """What a reader of the numbers should know."""
     if start is None:
         return
-    if choices.freeze and choices.solver == "exact" and len(choices.seeds) > 1:
-        yield "the exact probe draws nothing at random: all seeds give the same"
     training = hub.load(start)[0].training
     if any(source.sha256 == hash for source in training.data):
         yield "the weights were pre-trained on this store, except what its pretrain split or --without left out"

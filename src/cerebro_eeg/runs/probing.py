@@ -1,6 +1,7 @@
 """Probing: the frozen encoder's pooled features and a linear model of scikit-learn, written into the linear head."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,29 @@ class Probe:
     strength: float
     scores: dict[str, float]
     """Validation score of every strength that was tried."""
+
+
+def seeds_that_differ(settings: Mapping[str, Any]) -> list[int]:
+    """The seeds of a fine-tuning, from its settings in ``run.json``, that have results of their own.
+
+    The exact probe of given weights draws nothing at random: its first seed stands for all of them. A probe of new
+    weights does not, since those are drawn.
+    """
+    choices = settings["choices"]
+    seeds = list(choices["seeds"])
+    alike = choices["freeze"] and choices["solver"] == "exact" and settings["from"] is not None
+    return seeds[:1] if alike else seeds
+
+
+def one_for_all(settings: Mapping[str, Any]) -> str | None:
+    """That one training stands for several seeds, in words; None where it does not."""
+    asked, trained = settings["choices"]["seeds"], seeds_that_differ(settings)
+    if len(trained) == len(asked):
+        return None
+    return (
+        f"{len(asked)} seeds were asked for, but the exact probe draws nothing at random: seed {trained[0]} stands for "
+        "all, so there is one result and no deviation over seeds"
+    )
 
 
 def fit_probe(

@@ -88,6 +88,12 @@ def summarise(scores: Sequence[Score]) -> dict[str, Any]:
     return found
 
 
+def of_seeds(scores: Mapping[str, Any], seeds: Sequence[int]) -> Mapping[str, Any]:
+    """Scores of a run without trainings of other seeds: earlier releases scored copies of a probe as well."""
+    kept = [score for score in scores["trainings"] if score["seed"] in seeds]
+    return scores if len(kept) == len(scores["trainings"]) else {"summary": summarise(kept), "trainings": kept}
+
+
 def _levels(scores: Sequence[tuple[Score, Mapping[str, Any]]]) -> dict[str, Any]:
     """Each level over the trainings that have it; what was decided by a threshold has no chance beside it."""
     found: dict[str, Any] = {}

@@ -11,7 +11,8 @@ from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
-from cerebro_eeg.runs.scored import Record, read_record, summarise, write_record
+from cerebro_eeg.runs.probing import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.splitting import Cut, find_splits
@@ -62,21 +63,22 @@ def evaluate(
         if world.size > 1:
             raise ConfigError(f"evaluate was started in {world.size} processes; start it in one")
         trainings = list(_find(run, store, settings, split))
-        choices = settings["choices"]
+        choices, seeds = settings["choices"], seeds_that_differ(settings)
         as_is = choices["rate"] == "as_is"
         judge = Judge(store, world, events, untrained or choices["untrained"], as_is, resamples, say)
         facts = (run, split, settings["task"], settings["unit"])
         told = [checkpoint.read_header(t.folder.model).training for t in trainings]
         unknown = {line for one in told if (line := unknown_overlap(one, settings["store"]["sha256"])) is not None}
+        known = [*filter(None, [one_for_all(settings)]), *sorted(unknown)]
         if split == "validation":
             scored = [_tell(say, assess(judge, t, predict(judge, t), write=False), t) for t in trainings]
-            return Evaluation(*facts, summarise(scored), tuple(scored), 0, True, None, tuple(sorted(unknown)))
+            return Evaluation(*facts, summarise(scored), tuple(scored), 0, True, None, tuple(known))
         before = _before(run, trainings)
         if before is not None and not again:
-            notes = [*sorted(unknown), *_changed(before, trainings), *_without_threshold(before, trainings)]
+            notes = [*known, *_changed(before, trainings), *_without_threshold(before, trainings)]
             write_record(run, before)
-            return _told(facts, before.first, before.scorings, False, None, notes)
-        notes = sorted(unknown)
+            return _told(facts, of_seeds(before.first, seeds), before.scorings, False, None, notes)
+        notes = known
         if before is not None:  # counted before anything is seen, so that stopping halfway does not hide it
             before = Record(before.scorings + 1, before.first, before.last)
             write_record(run, before)
@@ -87,7 +89,8 @@ def evaluate(
         else:
             first, scorings = before.first, before.scorings
         write_record(run, Record(scorings, first, last))
-        return _told(facts, last if again else first, scorings, True, first if scorings > 1 else None, notes)
+        told_first = of_seeds(first, seeds)
+        return _told(facts, last if again else told_first, scorings, True, told_first if scorings > 1 else None, notes)
 
 
 def _read_settings(folder: RunFolder) -> dict[str, Any]:
@@ -117,8 +120,8 @@ def _find(run: Path, store: Store, settings: Mapping[str, Any], part: Part) -> I
     """The trainings with their windows, cut as they were for training."""
     choices, task = settings["choices"], settings["task"]
     cut = Cut(**{**task, "names": tuple(task["names"])})
-    splits = list(find_splits(store, cut, choices["folds"]))
-    folders = [(run / split.name / f"seed-{seed}") for split in splits for seed in choices["seeds"]]
+    splits, seeds = list(find_splits(store, cut, choices["folds"])), seeds_that_differ(settings)
+    folders = [(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
     unfinished = [path.relative_to(run).as_posix() for path in folders if not RunFolder(path).model.exists()]
     if unfinished:
         raise ConfigError(
@@ -134,7 +137,7 @@ def _find(run: Path, store: Store, settings: Mapping[str, Any], part: Part) -> I
                 f"the {part} split has {len(windows):,} windows and had {before:,} when the run was trained; use the "
                 "release of cerebro-eeg that trained it"
             )
-        for seed in choices["seeds"]:
+        for seed in seeds:
             yield Training(RunFolder(run / split.name / f"seed-{seed}"), split.name, seed, windows)
 
 
