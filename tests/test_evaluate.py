@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from cerebro_eeg.metrics import Predictions, headline, score
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import finetune, scoring
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.judging import Training, _event_threshold
 from cerebro_eeg.runs.predicting import start_times
 from cerebro_eeg.runs.scored import summarise
 from cerebro_eeg.runs.settings import Engine
@@ -541,9 +544,43 @@ def test_events_of_a_seizure_task(clinic, tmp_path):
     rows = (tmp_path / "run" / "seed-0" / "test-events" / "rec3_events.tsv").read_text().splitlines()
     assert rows[1].split("\t")[2] == ("sz" if detected else "bckg")
     assert all(row.endswith("2000-01-01 00:00:00\t500.00") for row in rows[1:])
-    assert "false alarms per day" in found.text()
+    text = found.text()
+    assert threshold == found.trainings[0]["scores"]["at_threshold"]["threshold"]  # one is enough: predict's
+    value = found.summary["levels"]["window"]["values"]["auroc"]["mean"]
+    assert f"  primary    AUROC by window: {value:.3f}, without a threshold\n" in text
+    blocks = {block.splitlines()[0]: block for block in text.split("\n\n")[1:]}
+    rules = [
+        "without a threshold",
+        "by the most probable class (a threshold of 0.5)",
+        f"as predict decides, at the threshold chosen on validation ({threshold:.3f}, over windows); positive: seizure",
+        f"events of seizure (SzCORE), at the same threshold ({threshold:.3f})",
+    ]
+    assert list(blocks) == rules
+    held = [[n for n in ("AUROC", "kappa", "specificity", "false alarms") if n in block] for block in blocks.values()]
+    assert held == [["AUROC"], ["kappa"], ["specificity"], ["false alarms"]]
+    page = (tmp_path / "run" / "report.html").read_text()
+    test = page[page.index("<h2>Test") : page.index("<h2>Validation")]
+    heads = re.findall(r"<h3>(.*?)</h3>", test)
+    assert [f"{head[0].lower()}{head[1:]}" for head in heads[:4]] == [rule.split("; positive")[0] for rule in rules]
+    assert test.count("the primary number") == 1
+    assert "at the threshold chosen on validation" in test.partition("<h3>Confusion</h3>")[2]  # over its second matrix
     asked = judge(tmp_path / "run", clinic / "store", split="validation")
     assert asked.trainings[0]["events"]["seizures"] == 2
+
+
+@pytest.mark.parametrize("why", ["chosen over recordings", "the first class", "none chosen"])
+def test_events_have_a_threshold_of_their_own_where_there_is_no_other_of_windows(clinic, tmp_path, why):
+    shutil.copytree(clinic / "odd", tmp_path / "run")
+    path = tmp_path / "run" / "seed-0" / "model.safetensors"
+    header, tensors = checkpoint.read(path)
+    change = {"threshold": None} if why == "none chosen" else {"threshold": 0.987, "threshold_level": "recording"}
+    if why != "the first class":
+        checkpoint.save_tensors(path, tensors, replace(header, head=replace(header.head, **change)))
+    training = Training(RunFolder(path.parent), "", 0, None)
+    kept = Predictions.load(path.parent / "validation.npz")
+    positive = 0 if why == "the first class" else 1
+    false, true, limits = sk.roc_curve(kept.truth == positive, kept.output[:, positive], drop_intermediate=False)
+    assert _event_threshold(training, kept.names, positive) == min(1.0, limits[np.argmax(true - false)])
 
 
 def test_events_where_no_class_is_a_seizure(run):

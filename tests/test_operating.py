@@ -8,9 +8,10 @@ import pytest
 import sklearn.metrics as sk
 
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.measures import rules
 from cerebro_eeg.measures.bootstrap import draw
 from cerebro_eeg.measures.operating import NAMES
-from cerebro_eeg.metrics import Predictions, score, threshold_level
+from cerebro_eeg.metrics import Predictions, headline, score, threshold_level
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.schema import to_dict
 
@@ -172,7 +173,7 @@ def test_a_threshold_adds_and_changes_nothing():
     assert plain.pop("at_threshold") is None
     assert with_it.pop("at_threshold")["chosen_on"] == "unknown"
     assert plain == with_it
-    assert "threshold" not in score(given, resamples=5).text()
+    assert "at the threshold" not in score(given, resamples=5).text()
 
 
 def test_more_classes_have_no_threshold():
@@ -188,3 +189,62 @@ def test_more_classes_have_no_threshold():
 def test_what_a_threshold_is_chosen_over():
     assert threshold_level(binary([0.1, 0.9, 0.8], [0, 1, 1], ["a", "b", "b"])) == "recording"
     assert threshold_level(binary([0.1, 0.9, 0.8], [0, 1, 0], ["a", "b", "b"])) == "window"
+
+
+# By what each number was decided.
+
+NUMBERS = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kappa")
+
+
+def test_every_number_has_its_rule_and_one_is_primary():
+    counts = ["balanced_accuracy", "accuracy", "f1_weighted", "kappa"]
+    half = "by the most probable class (a threshold of 0.5)"
+    two, three = (rules.by_rule("classification", names, NUMBERS) for names in (("a", "b"), ("a", "b", "c")))
+    assert list(two.items()) == [("without a threshold", ["auroc", "aupr"]), (half, counts)]
+    assert list(three.items()) == [("by the most probable class", counts), ("without a threshold", ["auroc", "aupr"])]
+    assert rules.by_rule("regression", ("x",), ("r2", "rmse", "r2 x")) == {"": ["r2", "rmse", "r2 x"]}
+    for kind, names, numbers in (("classification", "ab", NUMBERS), ("classification", "abc", NUMBERS)):
+        first = next(iter(rules.by_rule(kind, names, numbers).values()))
+        assert rules.primary(kind, names) == first[0]
+    assert rules.primary("regression", ("x",)) == "r2"
+
+
+def test_the_primary_number_is_what_selects():
+    for given in (randomly(1), randomly(2, by_recording=True)):
+        assert headline(given)[0] == rules.primary(given.kind, given.names)
+
+
+def test_scores_in_words_stand_under_their_rule():
+    text = score(randomly(6, by_recording=True), threshold=0.65, chosen_on="recording", resamples=5).text()
+    places = [
+        text.index(words)
+        for words in (
+            "\nwithout a threshold\n",
+            "AUROC",
+            "\nby the most probable class (a threshold of 0.5)\n",
+            "Cohen's kappa",
+            "\nat the threshold chosen on validation (0.650, over recordings)",
+            "sensitivity",
+        )
+    ]
+    assert places == sorted(places)
+    assert "AUROC" not in text[places[2] :]
+
+
+@pytest.mark.parametrize(
+    ("limits", "decided", "words"),
+    [
+        ([0.2, 0.3], [0.2, 0.3], "at the same threshold (0.200 to 0.300)"),
+        ([0.2], [0.4], "at a threshold of their own (0.200, chosen on validation over windows)"),
+        ([0.5, 0.5], [None, None], "at a threshold of 0.500"),
+    ],
+)
+def test_events_name_their_threshold(limits, decided, words):
+    scores = [
+        {
+            "events": {"name": "seizure", "threshold": limit},
+            "scores": {"at_threshold": at and {"threshold": at}},
+        }
+        for limit, at in zip(limits, decided, strict=True)
+    ]
+    assert rules.event_words(scores) == f"events of seizure (SzCORE), {words}"

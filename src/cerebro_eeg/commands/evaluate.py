@@ -28,6 +28,7 @@ class EvaluateResult:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
 
     def text(self) -> str:
+        from cerebro_eeg.measures.rules import by_rule, event_words
         from cerebro_eeg.measures.scores import positive_of
 
         seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
@@ -37,19 +38,37 @@ class EvaluateResult:
             f"  trainings  {seeds}{of_folds} in {self.folder}",
             f"  splits     share no {self.unit}",
             f"  scored     {self._times()}",
+            f"  primary    {self._primary()}",
         ]
         if (positive := positive_of(self.task["kind"], self.task["names"])) is not None:
             lines.append(f"  positive:  {positive} (AUROC, AUPR and the threshold speak of it)")
         lines += _classes(self.trainings)
-        for name, level in self.summary["levels"].items():
-            lines += ["", *_table(f"by {name} ({_span(level['count'])})", level["values"])]
+        levels = self.summary["levels"]
+        for rule, metrics in by_rule(self.task["kind"], self.task["names"], tuple(levels["window"]["values"])).items():
+            lines += ["", rule] if rule else [""]
+            for name, level in levels.items():
+                values = {metric: level["values"][metric] for metric in metrics}
+                lines += _table(f"by {name} ({_span(level['count'])})", values)
         lines += self._at_threshold()
         if "events" in self.summary:
-            lines += ["", *_table("events (SzCORE), over all recordings", self.summary["events"])]
+            lines += ["", event_words(self.trainings)]
+            lines += _table("over all recordings", self.summary["events"], chance=False)
         lines += [f"note: {note}" for note in (*self.summary["notes"], *self.notes)]
         if self.split == "test":
             lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
         return "\n".join(lines)
+
+    def _primary(self) -> str:
+        """The number to quote where one is wanted."""
+        from cerebro_eeg.measures.rules import by_rule, primary
+        from cerebro_eeg.measures.scores import shown, title
+
+        kind, names = self.task["kind"], self.task["names"]
+        metric = primary(kind, names)
+        of = self.summary["levels"]["window"]["values"][metric]
+        spread = "" if of["std"] is None else f" ± {of['std']:.3f} over seeds"
+        rule = "".join(f", {words}" for words, metrics in by_rule(kind, names, (metric,)).items() if words)
+        return f"{title(metric)} by window: {shown(of['mean'])}{spread}{rule}"
 
     def _at_threshold(self) -> list[str]:
         """What comes of deciding as predict does, where a threshold was chosen."""
@@ -57,7 +76,8 @@ class EvaluateResult:
 
         if (found := self.summary.get("at_threshold")) is None:
             return []
-        lines = ["", f"{at_threshold_words(found['thresholds'], found['chosen_on'])}; positive: {found['positive']}"]
+        words = at_threshold_words(found["thresholds"], found["chosen_on"])
+        lines = ["", f"as predict decides, {words}; positive: {found['positive']}"]
         for name, level in found["levels"].items():
             lines += _table(f"by {name} ({_span(level['count'])})", level["values"], chance=False)
         return lines

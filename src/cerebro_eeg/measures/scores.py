@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro_eeg.measures.calibration import Calibration
+from cerebro_eeg.measures.rules import by_rule, span
 from cerebro_eeg.schema import to_dict
 
 TITLES = {
@@ -119,9 +120,11 @@ class Scores:
         ]
         if (positive := positive_of(self.kind, self.names)) is not None:
             lines.append(f"positive: {positive}")
-        for name, level in self.levels.items():
-            lines += ["", f"by {name} ({level.count:,}); 95 % interval over subjects{self._less(level.draws)}; chance"]
-            lines += [_line(metric, of, shown(level.chance[metric])) for metric, of in level.values.items()]
+        for rule, metrics in by_rule(self.kind, self.names, tuple(self.levels["window"].values)).items():
+            lines += ["", rule] if rule else [""]
+            for name, level in self.levels.items():
+                lines += [f"by {name} ({level.count:,}); 95 % interval over subjects{self._less(level.draws)}; chance"]
+                lines += [_line(metric, level.values[metric], shown(level.chance[metric])) for metric in metrics]
         if self.confusion is not None:
             head = "windows by true class (rows) and most probable class (columns)"
             lines += ["", head, *self._confusion(self.confusion)]
@@ -179,9 +182,7 @@ def positive_of(kind: str, names: Sequence[str]) -> str | None:
 
 def at_threshold_words(thresholds: Sequence[float], chosen_on: Sequence[str]) -> str:
     """By what was decided, of one training or of several that chose each its own."""
-    low, high = min(thresholds), max(thresholds)
-    span = f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} to {high:.3f}"
-    return f"at the threshold chosen on validation ({span}, {level_words(chosen_on)})"
+    return f"at the threshold chosen on validation ({span(thresholds)}, {level_words(chosen_on)})"
 
 
 def level_words(chosen_on: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.measures.rules import by_rule, event_words, primary
 from cerebro_eeg.measures.scores import at_threshold_words, positive_of, shown, title
 from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.progress import counted
@@ -23,6 +24,7 @@ from cerebro_eeg.train.log import read_lines
 
 Score = Mapping[str, Any]
 """Of one training, as ``test.json`` has it."""
+_HEAD = ("mean", "± over seeds", "95 % over subjects", "chance")
 RESAMPLES = 300
 """Draws of subjects for the intervals of validation; the test's are those that evaluate made."""
 
@@ -106,7 +108,7 @@ def _test(record: Record | None, seeds: Sequence[int]) -> list[str]:
     first, last = (of_seeds(scores, seeds) for scores in (record.first, record.last))
     parts = _section("Test", first["trainings"], chosen=False, words=f"The test set was scored {times}.")
     if record.scorings > 1:
-        parts.append(folded("The last scoring", _summary_tables(summarise(last["trainings"]))))
+        parts.append(folded("The last scoring", _tables(last["trainings"])))
     return parts
 
 
@@ -116,11 +118,11 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
         return [heading(name), paragraph("No training has predictions for it.", soft=True)]
     first = scores[0]["scores"]
     summary = summarise(scores)
-    metric = _headline(first)
+    metric = primary(first["kind"], first["names"])
     value = summary["levels"]["window"]["values"][metric]
     spread = "" if value["std"] is None else f" ± {value['std']:.3f}"
     numbers = [
-        (f"{shown(value['mean'])}{spread}", f"{title(metric)} by window"),
+        (f"{shown(value['mean'])}{spread}", f"{title(metric)} by window, the primary number"),
         (shown(value["chance"]), "chance"),
         (f"{first['windows']:,}", "windows"),
         (f"{first['subjects']:,}", "subjects"),
@@ -132,7 +134,7 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
         heading(name),
         paragraph(f"{words} {of_class} {hint}".strip(), soft=True),
         facts(numbers),
-        _summary_tables(summary),
+        _tables(scores),
     ]
     parts += [paragraph(f"Note: {note}.", soft=True) for note in summary["notes"]]
     if first["confusion"] is not None:
@@ -144,7 +146,7 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
                 lambda canvas: score_plots.draw_confusions(canvas, counts, first["names"]),
                 (size + 0.8) * len(counts),
                 size,
-                f"True against predicted class: {'; '.join(counts)}",
+                f"True against predicted class: {'; '.join(counts)}".replace("\n", " "),
                 "Of all trainings together; the share is of the true class.",
                 wide=len(counts) > 1,
             ),
@@ -162,10 +164,12 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
             ),
         ]
     rows = [one["scores"]["by_subject"] for one in scores]
-    by = _subject_metric(rows)
+    by = _subject_metric(rows, metric)
+    (rule,) = by_rule(first["kind"], first["names"], (by,))
+    caption = f"{title(by)}{f', {rule}' if rule else ''}."
     parts += [
         subheading("Subjects"),
-        figure(lambda canvas: score_plots.draw_subjects(canvas, rows, by), 9, 3.6, "Score of each subject"),
+        figure(lambda canvas: score_plots.draw_subjects(canvas, rows, by), 9, 3.6, "Score of each subject", caption),
         folded("All subjects, the mean of all trainings", _subject_table(rows)),
     ]
     return parts
@@ -173,12 +177,14 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
 
 def _confusions(scores: Sequence[Score]) -> dict[str, NDArray[np.int64]]:
     """Counts of all trainings: by the most probable class as in the paper, and beside it as ``predict`` decides."""
-    found = {"windows, most probable class": [one["scores"]["confusion"] for one in scores]}
+    two = len(scores[0]["scores"]["names"]) == 2
+    words = "windows, by the most probable class" + "\n(a threshold of 0.5)" * two
+    found = {words: [one["scores"]["confusion"] for one in scores]}
     decided = [at["levels"] for one in scores if (at := one["scores"]["at_threshold"])]
     for name in ("window", "recording"):
         counts = [levels[name]["confusion"] for levels in decided if name in levels]
         if counts:
-            found[f"{name}s, at the threshold"] = counts
+            found[f"{name}s, as predict decides,\nat the threshold chosen on validation"] = counts
     return {words: np.array(counts, np.int64).sum(0) for words, counts in found.items()}
 
 
@@ -186,36 +192,41 @@ def _name(one: Score) -> str:
     return f"{one['fold']} seed {one['seed']}".strip()
 
 
-def _headline(scores: Mapping[str, Any]) -> str:
-    """The measure that selects: see ``metrics.headline``."""
-    if scores["kind"] == "regression":
-        return "r2"
-    return "auroc" if len(scores["names"]) == 2 else "balanced_accuracy"
-
-
-def _subject_metric(rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """The measure that most subjects have."""
+def _subject_metric(rows: Sequence[Sequence[Mapping[str, Any]]], first: str) -> str:
+    """The measure that most subjects have; of equals ``first``."""
     names = list(dict.fromkeys(name for training in rows for row in training for name in row["values"]))
     if not names:
         raise ConfigError("the scores name no measure for any subject; score again")
-    return max(names, key=lambda name: sum(row["values"].get(name) is not None for t in rows for row in t))
+    having = {name: sum(row["values"].get(name) is not None for t in rows for row in t) for name in names}
+    return max(names, key=lambda name: (having[name], name == first))
 
 
-def _summary_tables(summary: Mapping[str, Any]) -> str:
-    parts = []
-    for level, found in summary["levels"].items():
-        head = [f"by {level} ({max(found['count']):,})", "mean", "± over seeds", "95 % over subjects", "chance"]
-        parts.append(table(head, [_row(metric, of) for metric, of in found["values"].items()]))
+def _tables(scores: Sequence[Score]) -> str:
+    """Every number under the rule that decided: none, the most probable class, the threshold chosen on validation."""
+    summary, first = summarise(scores), scores[0]["scores"]
+    levels, parts = summary["levels"], []
+    for rule, metrics in by_rule(first["kind"], first["names"], tuple(levels["window"]["values"])).items():
+        parts += [subheading(f"{rule[0].upper()}{rule[1:]}")] if rule else []
+        parts += [_level(f"by {name}", found, metrics) for name, found in levels.items()]
     if (decided := summary.get("at_threshold")) is not None:
         words = at_threshold_words(decided["thresholds"], decided["chosen_on"])
-        parts.append(paragraph(f"Decided as predict decides, {words}; positive: {decided['positive']}"))
-        for level, found in decided["levels"].items():
-            head = [f"by {level} ({max(found['count']):,})", "mean", "± over seeds", "95 % over subjects"]
-            parts.append(table(head, [_row(metric, of)[:-1] for metric, of in found["values"].items()]))
+        parts.append(subheading(f"As predict decides, {words}"))
+        parts += [
+            _level(f"by {name}", found, tuple(found["values"]), False) for name, found in decided["levels"].items()
+        ]
     if "events" in summary:
-        head = ["events (SzCORE)", "mean", "± over seeds", "95 % over subjects", "chance"]
-        parts.append(table(head, [_row(metric, of) for metric, of in summary["events"].items()]))
+        words = event_words(scores)
+        parts.append(subheading(f"{words[0].upper()}{words[1:]}"))
+        rows = [_row(metric, of)[:-1] for metric, of in summary["events"].items()]
+        parts.append(table(["over all recordings", *_HEAD[:-1]], rows))
     return "".join(parts)
+
+
+def _level(name: str, found: Mapping[str, Any], metrics: Sequence[str], chance: bool = True) -> str:
+    """Windows, recordings or subjects; what was decided by a threshold has no chance beside it."""
+    columns = None if chance else -1
+    rows = [_row(metric, found["values"][metric])[:columns] for metric in metrics]
+    return table([f"{name} ({max(found['count']):,})", *_HEAD[:columns]], rows)
 
 
 def _row(metric: str, of: Mapping[str, float | None]) -> list[str]:

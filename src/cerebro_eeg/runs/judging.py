@@ -1,6 +1,6 @@
 """Judging: one training of a run on windows: its predictions, their scores, and for seizures the events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def assess(judge: Judge, training: Training, predictions: Predictions, *, write:
             raise ConfigError(f"--events needs a task with two classes; this one has {', '.join(predictions.names)}")
         positive = 1
     if positive is not None:
-        threshold = _event_threshold(training, positive)
+        threshold = _event_threshold(training, predictions.names, positive)
         lines, durations = _lines(judge.store, predictions, positive)
         name = predictions.names[positive]
         scored = seizures.score_events(lines, name, threshold=threshold, resamples=judge.resamples)
@@ -115,10 +115,17 @@ def score_by(weights: Path, predictions: Predictions, resamples: int) -> dict[st
     return score(predictions, threshold=head.threshold, chosen_on=head.threshold_level, resamples=resamples).to_dict()
 
 
-def _event_threshold(training: Training, positive: int) -> float:
-    """From which probability on a second is detected: what separates the validation windows best (Youden's index)."""
+def _event_threshold(training: Training, names: Sequence[str], positive: int) -> float:
+    """From which probability on a second is detected: what separates the validation windows best (Youden's index).
+
+    The threshold of ``predict`` does so where it was chosen over windows, and is taken: one is enough.
+    """
     from sklearn.metrics import roc_curve
 
+    head = checkpoint.read_header(training.folder.model).head
+    over_windows = head is not None and head.threshold_level == "window" and positive == len(names) - 1
+    if head is not None and head.threshold is not None and over_windows:
+        return head.threshold
     path = training.folder.path / "validation.npz"
     if not path.exists():
         return WITHOUT_VALIDATION
