@@ -23,7 +23,8 @@ def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
     if not half.suits(x, norm, nn.LayerNorm) or not isinstance(norm, nn.LayerNorm):
         return False
     there = norm.weight is not None and norm.bias is not None
-    return there and x.dtype == late.dtype and x.dtype in half.DTYPES and x.shape[-1] <= MOST
+    alike = x.dtype == late.dtype and x.shape == late.shape
+    return there and alike and x.dtype in half.DTYPES and x.shape[-1] <= MOST
 
 
 def add_norm(x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
@@ -41,7 +42,7 @@ def add_norm_op(
     x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x + late, its LayerNorm and, for a gradient, each token's mean and 1 / standard deviation (2, R, N)."""
-    x_RND, late_RND = x_RND.contiguous(), late_RND.contiguous()
+    x_RND, late_RND, weight_D, bias_D = (given.contiguous() for given in (x_RND, late_RND, weight_D, bias_D))
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
     kept_2RN = _kept(x_RND, keep)
     width = x_RND.shape[-1]
@@ -88,7 +89,7 @@ def add_norm_backward(
     d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of either summand, and (2, D) of weight and bias in float32."""
-    d_total_RND, d_out_RND = d_total_RND.contiguous(), d_out_RND.contiguous()
+    d_total_RND, d_out_RND, weight_D = d_total_RND.contiguous(), d_out_RND.contiguous(), weight_D.contiguous()
     d_x_RND = torch.empty_like(total_RND)
     width = total_RND.shape[-1]
     rows = total_RND.numel() // width
