@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import LayerNorm, Linear
+from torch.nn.utils import parametrizations, prune
+from torch.testing._internal.two_tensor import TwoTensor
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
@@ -97,6 +100,82 @@ def test_the_rule_of_layers():
     assert not half.suits(given, linear, Linear)
 
 
+def test_double_precision_is_left_alone_as_autocast_does():
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        found = [half.dtype_of(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+    assert found == [torch.bfloat16, torch.float64]
+
+
+def test_layers_that_run_themselves():
+    """Hooks of all kinds and of all modules, another forward, weights that are no tensors of numbers."""
+    linear = Linear(4, 4)
+    assert half.is_plain(linear, Linear)
+    with torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: None):
+        assert not half.is_plain(linear, Linear)
+    for watch in (
+        linear.register_forward_hook,
+        linear.register_forward_pre_hook,
+        linear.register_full_backward_hook,
+        linear.register_full_backward_pre_hook,
+    ):
+        with watch(lambda *given: None):
+            assert not half.is_plain(linear, Linear)
+    for change in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
+        changed = Linear(4, 4)
+        change(changed)
+        assert not half.is_plain(changed, Linear)
+    adapted, quantised = Linear(4, 4), Linear(4, 4)
+    adapted.forward = lambda x: x
+    quantised.weight = torch.nn.Parameter(TwoTensor(linear.weight.detach(), linear.weight.detach()))
+    assert type(quantised) is Linear
+    assert not half.is_plain(adapted, Linear)
+    assert not half.is_plain(quantised, Linear)
+    assert half.is_plain(linear, Linear)
+
+
+def test_the_rule_of_layers_compiles():
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = Linear(4, 4)
+
+        def forward(self, x):
+            return x + 1 if half.is_plain(self.linear, Linear) else x
+
+    torch._dynamo.reset()
+    layer, x = Layer(), torch.zeros(1)
+    assert torch.compile(layer, backend="eager", fullgraph=True)(x) == 1
+    assert torch.export.export(layer, (x,)).module()(x) == 1
+
+
+def test_derivatives_forward_and_transforms_take_the_stock_path():
+    """Through our operators a derivative forward would be zero without a word, and ``torch.func.grad`` an error."""
+
+    class Given:
+        is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
+
+    linear, plain = Linear(4, 8), LayerNorm(96)
+
+    def suits() -> list[bool]:
+        attention = short_axis.suits(Given(), 2, 5)
+        return [attention, half.suits(Given(), linear, Linear), norm.suits(Given(), Given(), plain)]
+
+    assert all(suits())
+    seen = []
+    for transform in (torch.func.grad, torch.func.vmap):
+        transform(lambda x: (seen.extend(suits()), x.sum())[1])(torch.ones(2))
+    with forward_ad.dual_level():
+        seen += suits()
+    assert not any(seen)
+    assert len(seen) == 9
+
+
 def test_tiles_hold_the_axis_and_change_only_with_powers_of_two():
     for length in range(1, 257):
         for dim in (16, 24, 48, 64, 128):
@@ -129,15 +208,16 @@ def test_the_rule_of_norms():
     """A plain norm with weight and bias, and summands that are both in half precision."""
 
     class Given:
-        is_cuda, shape = True, (4, 5, 96)
+        is_cuda = True
 
-        def __init__(self, dtype: torch.dtype = torch.bfloat16) -> None:
-            self.dtype = dtype
+        def __init__(self, dtype: torch.dtype = torch.bfloat16, shape: tuple[int, ...] = (4, 5, 96)) -> None:
+            self.dtype, self.shape = dtype, shape
 
     given, plain = Given(), LayerNorm(96)
     assert norm.suits(given, given, plain)
     assert not norm.suits(given, Given(torch.float32), plain)
     assert not norm.suits(Given(torch.float32), given, plain)
+    assert not norm.suits(given, Given(shape=(1, 1, 96)), plain)  # added to every token by torch
     assert not norm.suits(given, given, LayerNorm(96, elementwise_affine=False))
     assert not norm.suits(given, given, LayerNorm(96, bias=False))
     assert not norm.suits(given, given, torch.nn.RMSNorm(96))

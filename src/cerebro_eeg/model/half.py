@@ -6,24 +6,31 @@ layer or has replaced it: adapters, hooks, quantised layers and shards run thems
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.model import cpu, short_axis
 
 DTYPES = (torch.bfloat16, torch.float16)
 
 
 def dtype_of(x: Tensor) -> torch.dtype:
-    """The precision in which a product of ``x`` is computed: autocast's, or its own."""
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    """The precision in which a product of ``x`` is computed: autocast's, which leaves float64 alone, or its own."""
+    cast = torch.is_autocast_enabled("cuda") and x.dtype != torch.float64
+    return torch.get_autocast_dtype("cuda") if cast else x.dtype
 
 
 def suits(x: Tensor, layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether ``layer`` is a plain one of its kind, to be computed in half precision on CUDA by kernels of our own."""
     if not x.is_cuda or not short_axis.TRITON or not short_axis.ours() or dtype_of(x) not in DTYPES:
         return False
-    if type(layer) is not kind or "forward" in layer.__dict__:
+    return not short_axis.transformed() and is_plain(layer, kind)
+
+
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether nobody has replaced or watches a layer of this class, and its weights are plain numbers, not shards."""
+    if not cpu.is_untouched(layer, kind) or cpu.watched(layer) or layer._backward_hooks or layer._backward_pre_hooks:
         return False
-    return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+    return not any(is_traceable_wrapper_subclass(held) for held in layer._parameters.values())
 
 
 def parts(x: Tensor, linear: nn.Linear) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from cerebro_eeg.errors import InputError
 
@@ -45,7 +46,7 @@ def use(choice: Choice) -> Iterator[None]:
 
 
 def ours() -> bool:
-    """Whether kernels of our own are asked for, here and in ``gelu.py``."""
+    """Whether kernels of our own are asked for, here, in ``gelu.py`` and in ``norm.py``."""
     return _choice != "stock"
 
 
@@ -54,13 +55,23 @@ def ours_for_attention() -> bool:
     return _choice == "auto"
 
 
+def transformed() -> bool:
+    """Whether ``torch.func`` is at work, or dual numbers: our operators know neither.
+
+    A derivative forward through them would be zero without a word.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
 def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
     """Whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both.
     """
-    if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES:
+    if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES or transformed():
         return False
     dim = qkv_RND.shape[-1] // (3 * heads)
     if qkv_RND.dtype == torch.float32:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
+
+from cerebro_eeg.model import short_axis
 
 # torch's batched product takes matrices with fewer multiplications than this number by number.
 _LEAST_WORK = 400
@@ -43,8 +44,7 @@ def is_plain(x: Tensor) -> bool:
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and torch._C._get_tracing_state() is None
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and forward_ad._current_level < 0
+        and not short_axis.transformed()
     )
 
 
