@@ -220,6 +220,7 @@ def test_precisions():
     [
         ({"windows": 0}, "windows is 0"),
         ({"windows": 1.5}, "windows is 1.5"),
+        ({"windows": True}, "windows is True"),
         ({"n_times": 41}, "n_times is 41; the model was made for n_times=40"),
         ({"level": "all"}, "level is 'all'; choose one of output, window, channel, token"),
         ({"precision": "fp8"}, "precision is 'fp8'; choose one of auto, bf16, fp32"),
@@ -259,6 +260,14 @@ def test_windows_that_cannot_be_used(x, message, first):
         fast(x)
     assert "\n" not in str(caught.value)
     assert worst(fast(noise()), plain(make(), noise())) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")  # torch will give up this way of quantising
+def test_a_model_whose_layers_are_quantised():
+    model = torch.ao.quantization.quantize_dynamic(make().eval(), {nn.Linear}, dtype=torch.qint8)
+    fast = model.captured()
+    assert "packed" not in repr(fast)
+    assert torch.equal(fast(noise()), plain(model, noise()))
 
 
 def test_models_that_cannot_be_captured():

@@ -1,5 +1,6 @@
 """What must hold for any window: pads and order of channels change nothing, layers look only where they may."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -533,6 +534,35 @@ def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_flo
     assert carried.dtype == wide.dtype == torch.float32
     for found in (carried, wide):
         assert 1e-4 < (found - exact).norm() / exact.norm() < 3e-2
+
+
+class Wrapped(torch.nn.Module):
+    """What an adapter makes of a block."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, *given):
+        return self.block(*given)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch will give up this way of quantising
+def test_layers_may_be_wrapped_or_quantised():
+    """Nobody asks a single layer for its weight, which it may not have."""
+    torch.manual_seed(0)
+    batch = to_batch(*make_windows([3, 2], 40))
+    batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
+    encoder = randomized(Encoder(small(amplitude=True))).float().eval()
+    batch = dataclasses.replace(batch, scale_R=torch.full((5,), 20.0))
+    for mode in (torch.no_grad(), torch.enable_grad()):
+        with mode:
+            exact = encoder(batch).x_RND
+            wrapped = copy.deepcopy(encoder)
+            wrapped.blocks[0] = Wrapped(wrapped.blocks[0])
+            torch.testing.assert_close(wrapped(batch).x_RND, exact)
+            few = torch.ao.quantization.quantize_dynamic(encoder, {torch.nn.Linear}, dtype=torch.qint8)
+            assert 1e-4 < (few(batch).x_RND - exact).norm() / exact.norm() < 0.1
 
 
 def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():

@@ -221,7 +221,7 @@ class Cerebro(hub.Shareable, nn.Module):
         Weights are the model's own: numbers that change in place count from the next call on. Whatever is replaced,
         moved or hooked in makes the next call an error that asks to capture again.
         """
-        if not isinstance(windows, int) or windows < 1:
+        if type(windows) is not int or windows < 1:
             raise ConfigError(f"windows is {windows!r}; expected a whole number of at least 1")
         samples = n_times if n_times is not None else self.n_times or self.config.window
         if not isinstance(samples, int) or samples != (self.n_times or samples):

@@ -184,8 +184,12 @@ class Stack(Parted):
         """
         x_RND = joined(x_RND, late_RND)
         out_RND = _without_pads(self.norm(x_RND) if last else x_RND, layout)
-        first: Block = self.blocks[0]  # type: ignore[assignment]
-        return out_RND.to(x_RND.dtype if carried else first.norm1.weight.dtype)
+        return out_RND.to(x_RND.dtype if carried else self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, whatever became of single layers."""
+        return next(self.parameters()).dtype
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """The blocks, too."""
@@ -253,13 +257,13 @@ class Encoder(Stack):
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        x_RND = cpu.linear(self.embed, patches.values_RNL.to(self.embed.weight.dtype))
+        x_RND = cpu.linear(self.embed, patches.values_RNL.to(self.dtype))
         dtype = x_RND.dtype
         if masked_RN is not None:
             x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:
-            x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.amplitude.weight.dtype))[:, None]
+            x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.dtype))[:, None]
         return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.wide else x_RND
 
     def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:

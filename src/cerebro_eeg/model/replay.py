@@ -110,11 +110,8 @@ class Direct:
     def __init__(self, parts: Parts, place: Place) -> None:
         self.place = place
         self._parts = parts
-        weights = [part.weight for part in parts.encoder.modules() if isinstance(part, nn.Linear)]
-        like = weights[0]
-        available = torch.backends.mkldnn.is_available() and not parts.autocast
-        self.packs = available and like.is_cpu and like.dtype == torch.float32
-        self._weights = [weight.detach() for weight in weights]
+        self._weights = [part.weight.detach() for part in parts.encoder.modules() if cpu.is_plain(part, nn.Linear)]
+        self.packs = bool(self._weights) and torch.backends.mkldnn.is_available() and not parts.autocast
         self._context = contextvars.Context()
         self._release: Callable[[], object] | None = None
         self._pack()
