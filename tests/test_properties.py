@@ -18,7 +18,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Block, Encoder, electrode_rows, joined
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
-from cerebro_eeg.train.loop import be_deterministic
+from cerebro_eeg.train.loop import deterministic
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -574,11 +574,8 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
         table = torch.randn(12, 6, generator=torch.Generator().manual_seed(1))
         table[0] = 0
         table.requires_grad_()
-        be_deterministic(on)
-        try:
+        with deterministic(on):
             rows = electrode_rows(table, channels)
-        finally:
-            be_deterministic(False)
         found.append((rows, torch.autograd.grad(rows, table, weight)[0]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])

@@ -253,20 +253,17 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     """In deterministic mode, with bf16 and compiled blocks, as a user would have it."""
     engine = Engine(device="cuda", deterministic=True, readers=2)
     chosen = replace(CHOICES, steps=12)
-    try:
-        whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
-        step = loop._step
+    whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
+    step = loop._step
 
-        def interrupted(run, pieces, asked, meanwhile):
-            return step(run, pieces, (run.progress.step == 5, False), meanwhile)
+    def interrupted(run, pieces, asked, meanwhile):
+        return step(run, pieces, (run.progress.step == 5, False), meanwhile)
 
-        monkeypatch.setattr(loop, "_step", interrupted)
-        with pytest.raises(StoppedError):
-            pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
-        monkeypatch.setattr(loop, "_step", step)
-        cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
-    finally:
-        loop.be_deterministic(False)
+    monkeypatch.setattr(loop, "_step", interrupted)
+    with pytest.raises(StoppedError):
+        pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
+    monkeypatch.setattr(loop, "_step", step)
+    cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
     assert cut.sha256 == whole.sha256
     assert [line.get("loss") for line in read_lines(whole.folder / "metrics.jsonl")] == [
         line.get("loss") for line in read_lines(cut.folder / "metrics.jsonl")

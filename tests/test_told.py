@@ -1,5 +1,6 @@
 """What a run tells of itself: subjects that weights may have seen, and a repetition that is no longer exact."""
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -10,9 +11,11 @@ import torch
 from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.errors import InputError
+from cerebro_eeg.errors import InputError, StoreError
+from cerebro_eeg.model import short_axis
 from cerebro_eeg.report.run_report import report_finetune
 from cerebro_eeg.runs import finetune, pretrain, scoring
+from cerebro_eeg.runs.engine import changes
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Engine
@@ -122,8 +125,7 @@ def test_other_threads_end_the_promise_of_equal_bits(tmp_path, monkeypatch):
             pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, engine, say=lines.append)
         except KeyboardInterrupt:
             pass
-        finally:
-            torch.set_num_threads(count)
+        assert torch.get_num_threads() == count
         return [line for line in lines if "bitwise" in line]
 
     with monkeypatch.context() as patch:
@@ -135,3 +137,85 @@ def test_other_threads_end_the_promise_of_equal_bits(tmp_path, monkeypatch):
         assert told(2) == []
     assert told(None) == []
     assert told(1) == []  # done: nothing is left to differ
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({}, {}, []),
+        ({"residual": "fp32"}, {}, ["residual bf16 after fp32"]),
+        ({"residual": None}, {}, ["residual bf16 after fp32"]),  # a run from before there was a choice
+        ({"residual": None, "precision": "fp32"}, {"residual": "fp32", "precision": "fp32"}, []),
+        ({"residual": None, "precision": "fp64"}, {"residual": "fp64", "precision": "fp64"}, []),
+        ({"threads": 1, "kernels": "stock"}, {}, ["2 threads after 1", "kernels ours after stock"]),
+        ({"compiled": None}, {}, []),
+        ({"compiled": True, "deterministic": True}, {}, ["compiled off after on", "deterministic off after on"]),
+        ({"processes": 2, "threads": 7, "device": "cuda"}, {}, []),
+    ],
+)
+def test_what_rounds_otherwise(before, now, words):
+    """None: the field was not there yet."""
+    common = {"processes": 1, "threads": 2, "device": "cpu", "precision": "bf16", "residual": "bf16"}
+    common |= {"kernels": "ours", "compiled": False, "deterministic": False}
+    there = {name: value for name, value in (common | before).items() if value is not None}
+    assert changes(there, common | now) == words
+
+
+def test_a_run_from_before_the_choice_of_precision_between_blocks_goes_on_and_says_so(tmp_path, monkeypatch):
+    make_store(tmp_path / "store")
+    save = loop.save
+
+    def stop(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    def told(**engine):
+        lines = []
+        chosen = replace(ENGINE, save_minutes=1e-9, precision="bf16", **engine)
+        with contextlib.suppress(KeyboardInterrupt):
+            pretrain.pretrain(
+                [tmp_path / "store"], tmp_path / "run", preset({}), replace(CHOICES, steps=4), chosen, say=lines.append
+            )
+        return [line for line in lines if "bitwise" in line]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", stop)
+        assert told(residual="fp32") == []
+        path = tmp_path / "run" / "run.json"
+        described = json.loads(path.read_text())
+        del described["engine"]["residual"], described["engine"]["compiled"]
+        path.write_text(json.dumps(described))
+        assert told(residual="fp32") == []
+        del described["engine"]["threads"]
+        path.write_text(json.dumps(described))
+        (line,) = told()
+    assert line.startswith("note: going on with residual bf16 after fp32, ")
+
+
+def test_a_run_leaves_the_process_as_it_was(tmp_path, monkeypatch):
+    """Other runs and models may follow in it; and what was asked for holds for a linear probe, too."""
+    make_store(tmp_path / "store")
+    seen = []
+
+    def state():
+        filled = torch.utils.deterministic.fill_uninitialized_memory
+        return short_axis._choice, torch.are_deterministic_algorithms_enabled(), filled, torch.get_num_threads()
+
+    def watching(function):
+        return lambda *given, **named: (seen.append(state()), function(*given, **named))[1]
+
+    monkeypatch.setattr(finetune, "fit_probe", watching(finetune.fit_probe))
+    monkeypatch.setattr(loop, "_step", watching(loop._step))
+    before = state()
+    engine = replace(ENGINE, kernels="stock", deterministic=True, threads=before[-1] + 1)
+    pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), CHOICES, engine)
+    assert state() == before
+    start = tmp_path / "run" / "model.safetensors"
+    choices = finetune.Choices(task="alpha", freeze=True, paper=True)
+    finetune.finetune(tmp_path / "store", tmp_path / "probe", preset({}), choices, engine, start)
+    assert state() == before
+    assert set(seen) == {("stock", True, False, before[-1] + 1)}
+    assert len(seen) == 3
+    with pytest.raises(StoreError):
+        pretrain.pretrain([tmp_path / "none"], tmp_path / "other", preset({}), CHOICES, engine)
+    assert state() == before

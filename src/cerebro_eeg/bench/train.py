@@ -8,9 +8,8 @@ large bf16 products, measured first; for standard attention that is of its own F
 of alternating attention could take at best.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +37,7 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.model.parts import compile_all
-from cerebro_eeg.train.loop import be_deterministic
+from cerebro_eeg.train.loop import deterministic
 
 MIB = 2**20
 COLUMNS: dict[str, str | None] = {
@@ -152,17 +151,6 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
         optimizer.zero_grad(set_to_none=True)
 
     return Step(step, 3 * bytes_of(model))
-
-
-@contextlib.contextmanager
-def deterministic(on: bool) -> Iterator[None]:
-    """Bitwise equal repetitions, as the engine asks for them."""
-    before = torch.are_deterministic_algorithms_enabled()
-    be_deterministic(on)
-    try:
-        yield
-    finally:
-        be_deterministic(before)
 
 
 def table(options: Train, rows: list[list[Cell]], peak: float, notes: list[str]) -> Table:

@@ -1,7 +1,8 @@
 """What follows from an ``Engine``: precision, pieces that fit into memory, kernels and compilation."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.encoder import Encoder, Stack
 from cerebro_eeg.model.parts import compile_all
+from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train.distributed import World
-from cerebro_eeg.train.loop import Precision, be_deterministic
+from cerebro_eeg.train.loop import Precision, deterministic
 
 SPARE = 0.6
 """Share of the free memory of a GPU that kept activations may take; the rest is for gradients and what is in flight."""
@@ -52,18 +54,33 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
     return min(-(-most // micro), batch // world.size)
 
 
+@contextlib.contextmanager
+def in_force(engine: Engine) -> Iterator[None]:
+    """Kernels, determinism and threads, which hold for all of the process: afterwards they are what they were."""
+    threads = torch.get_num_threads()
+    kernels: short_axis.Choice = "auto" if engine.kernels == "ours" else "stock"
+    with short_axis.use(kernels), deterministic() if engine.deterministic else contextlib.nullcontext():
+        if engine.threads is not None:
+            torch.set_num_threads(engine.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
 def prepare(engine: Engine, world: World, model: nn.Module) -> None:
-    """Set kernels, determinism, checkpointing and compilation, which must be before the first step."""
-    short_axis.choose("auto" if engine.kernels == "ours" else "stock")
-    if engine.deterministic:
-        be_deterministic()
+    """Set a model's checkpointing, precision between blocks and compilation, which must be before the first step."""
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
         if isinstance(part, Encoder):
             part.wide = engine.residual == "fp32"
-    if engine.compile == "yes" or (engine.compile == "auto" and world.device.type == "cuda"):
+    if _compiles(engine, world):
         compile_all(model)
+
+
+def _compiles(engine: Engine, world: World) -> bool:
+    return engine.compile == "yes" or (engine.compile == "auto" and world.device.type == "cuda")
 
 
 def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[str, Any]:
@@ -74,11 +91,31 @@ def describe(engine: Engine, world: World, pieces: int, precision: str) -> dict[
         "device": world.device.type,
         "pieces": pieces,
         "precision": precision,
-        "residual": engine.residual,
+        "residual": engine.residual if precision == "bf16" else precision,
         "threads": torch.get_num_threads(),
         "deterministic": engine.deterministic,
         "kernels": engine.kernels,
+        "compiled": _compiles(engine, world),
     }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What rounds otherwise than where a run was before, in words; with other processes everything does."""
+    if before.get("processes") != now["processes"]:
+        return []
+    found = []
+    if before.get("threads", now["threads"]) != now["threads"]:
+        found.append(f"{counted(now['threads'], 'thread')} after {before['threads']}")
+    # Before there was a choice, blocks added in the precision of the weights.
+    old = {"residual": "fp64" if before.get("precision") == "fp64" else "fp32", **before}
+    for name in ("device", "precision", "residual", "kernels", "compiled", "deterministic"):
+        if name in old and old[name] != now[name]:
+            found.append(f"{name} {_word(now[name])} after {_word(old[name])}")
+    return found
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def usual_channels(windows: Sequence[Windows]) -> int:

@@ -107,8 +107,6 @@ def finetune(
     """Train for every seed that matters and every fold, from the weights of ``start``, or from new ones (None)."""
     folder = RunFolder(out)
     with together(folder, engine, say, tell) as (world, say, tell):
-        if engine.threads is not None:
-            torch.set_num_threads(engine.threads)
         store = Store(store_folder)
         cut = read_cut(store, choices.task, choices.seconds, choices.stride, choices.labels)
         splits = list(find_splits(store, cut, choices.folds))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
 from cerebro_eeg.model.encoder import Block
-from cerebro_eeg.progress import counted, unheard
+from cerebro_eeg.progress import unheard
 from cerebro_eeg.runs import engine as engines
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.settings import Engine
@@ -68,6 +68,7 @@ def together(folder: RunFolder, engine: Engine, say: Say, tell: Tell) -> Iterato
     with (
         mistakes(),
         loop.stoppable(),
+        engines.in_force(engine),
         meet(engine.device, engine.strategy) as world,
         folder.held() if world.first else unheard(),
     ):
@@ -108,10 +109,12 @@ def plan_length(
 def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: Say, tell: Tell) -> loop.Run:
     """Begin the run or go on with it, and train to the end; a signal ends it with a StoppedError."""
     precision = engines.choose_precision(engine, world.device)
-    pieces, threads, before = world.gather(_kept(plan, folder, engine, world) if world.first else None)[0]
+    pieces, threads = world.gather(_kept(plan, folder, engine, world) if world.first else None)[0]
     torch.set_num_threads(threads)
+    now = engines.describe(engine, world, pieces, precision)
+    before = _engine(folder) or now if world.first else now
     if world.first:
-        begin(folder, plan.verb, plan.settings, engines.describe(engine, world, pieces, precision), say)
+        begin(folder, plan.verb, plan.settings, now, say)
     model = plan.model.to(world.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
     engines.prepare(engine, world, model)
@@ -132,10 +135,11 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
     )
     if loop.resume(run):
         say(f"going on after step {run.progress.step:,} of {run.steps:,}")
-        if threads != before and run.progress.step < run.steps:
+        changes = engines.changes(before, now)
+        if changes and run.progress.step < run.steps:
             say(
-                f"note: going on with {counted(threads, 'thread')} after {before}, which add in another order: the end "
-                "will not be bitwise that of a run that was never stopped"
+                f"note: going on with {', '.join(changes)}, which rounds otherwise: the end will not be bitwise that "
+                "of a run that was never stopped"
             )
     log = Log(folder.path, run.progress.step, engine.loggers) if world.first else None
 
@@ -156,14 +160,19 @@ def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: 
     return run
 
 
-def _kept(plan: Plan, folder: RunFolder, engine: Engine, world: World) -> tuple[int, int, int]:
-    """Pieces and threads: as asked for, or those that the run has so far, or what fits here; and threads so far."""
-    before: dict[str, Any] = folder.read()["engine"] if folder.state.exists() else {}
+def _engine(folder: RunFolder) -> dict[str, Any]:
+    """What the run was last computed with; nothing where it has no state yet."""
+    found: dict[str, Any] = folder.read()["engine"] if folder.state.exists() else {}
+    return found
+
+
+def _kept(plan: Plan, folder: RunFolder, engine: Engine, world: World) -> tuple[int, int]:
+    """Pieces and threads: as asked for, or those that the run has so far, or what fits here."""
+    before = _engine(folder)
     if before.get("processes") != world.size:
         before = {}
     pieces = plan.pieces if engine.micro_batch is not None else before.get("pieces", plan.pieces)
-    threads = engine.threads or before.get("threads") or torch.get_num_threads()
-    return pieces, threads, before.get("threads") or threads
+    return pieces, engine.threads or before.get("threads") or torch.get_num_threads()
 
 
 def signal_type(precision: loop.Precision) -> torch.dtype:

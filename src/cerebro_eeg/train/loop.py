@@ -195,12 +195,21 @@ def _step(
     return loss, dict(zip(names, rest[:-2], strict=True)), size, (rest[-2] > 0, rest[-1] > 0)
 
 
-def be_deterministic(on: bool = True) -> None:
-    """Ask torch for the same bits in every repetition, on a GPU, too."""
+@contextlib.contextmanager
+def deterministic(on: bool = True) -> Iterator[None]:
+    """Ask torch for the same bits in every repetition, on a GPU, too, for as long as the block lasts."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    filling = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on)
     # It would also fill every new tensor, a seventh of a step; nothing here reads what it has not written.
-    torch.utils.deterministic.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
+    filling.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
