@@ -4,6 +4,7 @@ import ast
 import csv
 import dataclasses
 import io
+import math
 import os
 import re
 import subprocess
@@ -424,11 +425,28 @@ def test_a_gpu_benchmark_refuses_in_one_line_without_one(name, capsys, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path):
+def test_options_that_make_no_sense_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="--rounds is 0"):
         options.Train(rounds=0)
     with pytest.raises(ConfigError, match="--axes"):
         options.Attention(axes=(0, 4))
+    for nothing in (
+        lambda: options.Cpu(gemm=()),
+        lambda: options.Forward(only=()),
+        lambda: options.Forward(channels=()),
+    ):
+        with pytest.raises(ConfigError, match="has nothing behind it"):
+            nothing()
+    for senseless in (
+        lambda: options.Cpu(windows=0),
+        lambda: options.Mixed(windows=(0, 2)),
+        lambda: options.Train(seconds=math.inf),
+    ):
+        with pytest.raises(ConfigError, match="expected positive numbers"):
+            senseless()
+    assert (options.Peers().windows, options.Peers().compiled, options.Cpu(threads=0).threads) == (0, (), 0)
+    with pytest.raises(ConfigError, match="400 channels were asked for; there are 362 electrodes"):
+        noise(1, 400, 64, CPU)
     with pytest.raises(ConfigError, match="2 numbers for 1 presets"):
         run(options.Train(presets=("tiny",), windows=(1, 2), device="cpu"), tmp_path, print)
     with pytest.raises(ConfigError, match="there is no model Nobody"):
@@ -439,6 +457,13 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
         run(options.Attention(shapes=5, device="cpu"), tmp_path, print)
     with pytest.raises(InputError, match="expected cuda"):
         choose_device("mps", "train")
+    with pytest.raises(InputError, match="expected cuda"):
+        choose_device("cpu:one", "train")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="device is 'cuda:2'; torch sees 2 GPUs here"):
+        choose_device("cuda:2", "train")
+    monkeypatch.undo()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="names a file"):
         run(options.Cpu(), tmp_path / "file", print)

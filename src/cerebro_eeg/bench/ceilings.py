@@ -62,7 +62,7 @@ def products_rate(device: torch.device, dtype: torch.dtype, shapes: Sequence[tup
 
 def copy_rate(device: torch.device, size: int) -> float:
     """Bytes read and written in a second by a copy of ``size`` bytes."""
-    a = torch.ones(size // 2, device=device, dtype=torch.bfloat16)
+    a = torch.ones(max(1, size // 2), device=device, dtype=torch.bfloat16)
     b = torch.empty_like(a)
     found = take_turns({"copy": lambda: b.copy_(a)}, ROUNDS, kernel_clock(device), repeats=3)
     return 2 * a.nbytes / found.timings["copy"].seconds

@@ -4,12 +4,14 @@ import dataclasses
 import datetime
 import os
 import platform
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.progress import counted
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,14 @@ def choose_device(name: str, what: str) -> torch.device:
     """The device by its name; auto: a GPU where there is one. One line where there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.split(":")[0] not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise InputError(f"device is {name!r}; expected cuda, cuda:1, cpu or auto")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
             f"bench {what} measures a CUDA GPU, and torch sees none here; run it where there is one "
             "(--device cpu only shows that it runs)"
         )
-    return torch.device(name)
+    device = torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise InputError(f"device is {name!r}; torch sees {counted(torch.cuda.device_count(), 'GPU')} here")
+    return device

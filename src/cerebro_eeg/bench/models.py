@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.bench.clock import Call, Turns, kernel_clock, take_turns
 from cerebro_eeg.config import AttentionKind, ModelConfig, preset
+from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.attention import Axis, attend
@@ -38,6 +39,8 @@ def samples_of(config: ModelConfig, seconds: float) -> int:
 
 def ids_of(channels: int) -> Tensor:
     """Electrode ids (C, 2): the first of the vocabulary."""
+    if channels > len(VOCABULARY):
+        raise ConfigError(f"{channels} channels were asked for; there are {len(VOCABULARY)} electrodes")
     return torch.tensor([(number + 1, 0) for number in range(channels)])
 
 

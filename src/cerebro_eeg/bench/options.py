@@ -4,6 +4,7 @@ The names of the classes are the words on the command line, their fields the fla
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +26,13 @@ class Timed:
             value = getattr(self, field.name)
             if isinstance(value, bool | str | Path) or value is None:
                 continue
-            counts = value if isinstance(value, tuple) else (value,)
-            least = 0 if field.name in ("shapes", "index", "hours", "threads", "windows") else 1e-9
-            numbers = [count for count in counts if not isinstance(count, str)]
             name = field.name.replace("_", "-")
-            require(all(count >= least for count in numbers), f"--{name} is {value}; expected positive numbers")
+            counts = value if isinstance(value, tuple) else (value,)
+            require(bool(counts or not field.default), f"--{name} has nothing behind it; expected one or more")
+            least = 0 if field.name in ("index", "threads") or field.default == 0 else 1e-9
+            numbers = [count for count in counts if not isinstance(count, str)]
+            fit = all(least <= count < math.inf for count in numbers)
+            require(fit, f"--{name} is {value}; expected positive numbers")
         require(self.rounds >= 1, f"--rounds is {self.rounds}; expected at least 1")
 
 
