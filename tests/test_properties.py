@@ -536,6 +536,23 @@ def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_flo
         assert 1e-4 < (found - exact).norm() / exact.norm() < 3e-2
 
 
+@pytest.mark.parametrize("kind", ["alternating", "standard"])
+def test_every_block_of_a_vitmae_carries_what_was_asked_for(kind):
+    batch = to_batch(*make_windows([3, 2], 40))
+    batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
+    model = MaskedCerebro(small(attention=kind), ObjectiveConfig(style="vitmae"))
+    seen: list[torch.dtype] = []
+    for part in (model.encoder, model.decoder):
+        for block in part.blocks:
+            block.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    for wide, dtype in ((False, torch.bfloat16), (True, torch.float32)):
+        seen.clear()
+        model.encoder.wide = model.decoder.wide = wide
+        with torch.autocast("cpu", torch.bfloat16):
+            model(batch).loss.backward()
+        assert set(seen) == {dtype}
+
+
 class Wrapped(torch.nn.Module):
     """What an adapter makes of a block."""
 

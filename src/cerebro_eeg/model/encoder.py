@@ -137,6 +137,8 @@ class Stack(Parted):
         self.drop_path = (0.0,) * config.depth
         self.recompute = False
         """Compute blocks again in the backward pass instead of keeping what they need for it."""
+        self.wide = False
+        """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
 
     def run(
         self,
@@ -153,6 +155,7 @@ class Stack(Parted):
         Where a linear layer comes next, tokens may be ``carried`` to it in the precision they have between blocks.
         """
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
+        x_RND = x_RND.to(self.dtype) if self.wide else x_RND
         blocks = list(self.blocks)[:layer]
         if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
             steps = [_lean(block) or block for block in blocks]
@@ -234,8 +237,6 @@ class Encoder(Stack):
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
         if config.patches.kind == "waveform":  # torch does not compile complex numbers
             self.parts = (*self.parts, "cut")
-        self.wide = False
-        """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
         start_linear_layers(self)
         start_tables(self)
 

@@ -14,11 +14,11 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model import short_axis
-from cerebro_eeg.model.encoder import Encoder, Stack
+from cerebro_eeg.model.encoder import Stack
 from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.distributed import World, choose_threads
 from cerebro_eeg.train.loop import Precision, deterministic
 
 SPARE = 0.6
@@ -60,8 +60,7 @@ def in_force(engine: Engine) -> Iterator[None]:
     threads = torch.get_num_threads()
     kernels: short_axis.Choice = "auto" if engine.kernels == "ours" else "stock"
     with short_axis.use(kernels), deterministic() if engine.deterministic else contextlib.nullcontext():
-        if engine.threads is not None:
-            torch.set_num_threads(engine.threads)
+        choose_threads(engine.threads)
         try:
             yield
         finally:
@@ -73,7 +72,6 @@ def prepare(engine: Engine, world: World, model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
-        if isinstance(part, Encoder):
             part.wide = engine.residual == "fp32"
     if _compiles(engine, world):
         compile_all(model)
