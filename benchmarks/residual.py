@@ -39,9 +39,13 @@ def main() -> None:
         process.start()
     for process in processes:
         process.join()
+    if any(process.exitcode for process in processes):
+        raise SystemExit("a run failed, as said above")
     for (kind, seed), out in runs.items():
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        last = [line for line in lines if "validation_masked" in line][-1]
+        last = next((line for line in reversed(lines) if "validation_masked" in line), None)
+        if last is None:
+            raise SystemExit("the store has no task called pretrain with a split val: there is nothing to compare")
         print(f"{kind}, seed {seed}: masked {last['validation_masked']:.4f}, visible {last['validation_visible']:.4f}")
 
 

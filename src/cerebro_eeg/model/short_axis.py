@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from cerebro_eeg.errors import InputError
 
 TRITON = importlib.util.find_spec("triton") is not None
-"""It comes with torch for CUDA on Linux; elsewhere attention and GELU are torch's."""
+"""It comes with torch for CUDA on Linux; elsewhere attention, norms and GELU are torch's."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"

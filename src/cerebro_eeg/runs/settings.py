@@ -38,7 +38,7 @@ class Engine:
     compile: Literal["auto", "yes", "no"] = "auto"
     """Compile the blocks; auto does so on a GPU."""
     kernels: Literal["ours", "stock"] = "ours"
-    """Ours for attention and GELU, on GPUs tried on an H200 only, or torch's alone."""
+    """Ours for attention, norms and GELU, on GPUs tried on an H200 only, or torch's alone."""
     recompute: bool = False
     """Gradient checkpointing: less memory, more time."""
     deterministic: bool = False
