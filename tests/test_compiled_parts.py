@@ -46,6 +46,18 @@ def test_a_copy_has_weights_of_its_own():
         assert torch.equal(encoder(batch([3, 3])).x_RND, expected)
 
 
+def test_a_copy_keeps_what_somebody_put_in_place_of_a_part():
+    encoder = randomized(Encoder(small()))
+    expected = encoder(batch([3, 3])).x_RND
+    finish = encoder.finish
+    encoder.finish = lambda *given: 2 * finish(*given)
+    for module in (encoder, copy.deepcopy(encoder)):
+        assert torch.equal(module(batch([3, 3])).x_RND, 2 * expected)
+    encoder.compile_parts()
+    encoder.compile_parts()  # once more changes nothing
+    assert torch.equal(encoder(batch([3, 3])).x_RND, 2 * expected)
+
+
 def test_every_variant_is_compiled():
     """Uniform and ragged windows, trained on and validated on, as in a run on mixed montages."""
     encoder = randomized(Encoder(small(depth=4)))

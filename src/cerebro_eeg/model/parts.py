@@ -27,7 +27,12 @@ class Parted(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        return {name: value for name, value in state.items() if name not in self.parts}
+        return {name: value for name, value in state.items() if not (name in self.parts and _is_compiled(value))}
+
+
+def _is_compiled(function: object) -> bool:
+    """Whether ``torch.compile`` made it; what somebody else has put in place of a method stays."""
+    return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def compile_all(model: nn.Module, dynamic: bool | None = True) -> None:
