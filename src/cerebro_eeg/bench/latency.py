@@ -14,7 +14,7 @@ from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import Rival, chosen, dtype_of, many_graphs, noise, samples_of
 from cerebro_eeg.bench.options import Latency
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.config import preset
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model.captured import Precision
@@ -39,17 +39,8 @@ def run(options: Latency, say: Callable[[str], None]) -> list[Table]:
             timing = turns.timings.get(rival)
             found: list[Cell] = [None, None] if timing is None else [1e3 * timing.seconds, timing.spread]
             rows.append([name, rival, *found, turns.times("eager", rival)])
-    names = list(dict.fromkeys(str(row[1]) for row in rows))
-    series = [
-        Series(
-            rival,
-            [str(row[0]) for row in rows if row[1] == rival],
-            [row[2] if isinstance(row[2], float) else None for row in rows if row[1] == rival],
-        )
-        for rival in names
-    ]
     title = f"One window, {options.channels} channels x {options.seconds:g} s, {options.precision}: latency"
-    panels = [Panel("ms", "", series)]
+    panels = [Panel("ms", "", series_of(rows, 2))]
     return [Table("latency", title, COLUMNS, rows, panels, failing_notes(failures))]
 
 

@@ -20,7 +20,7 @@ from cerebro_eeg.bench.noise_store import write_index, write_noise
 from cerebro_eeg.bench.options import Loader as Options
 from cerebro_eeg.bench.options import Pretrain
 from cerebro_eeg.bench.reads import compare_reads
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order, Step
 from cerebro_eeg.data.batching.windows import Windows, find_windows
@@ -80,16 +80,7 @@ def compare_steps(options: Options, folder: Path, store: Store, windows: Windows
     notes = _beside(store, windows, steps[0]) + (_index(options.index) if options.index else ())
     kib = size / count / 1024
     title = f"Loader, {options.steps} steps of {len(steps[0].window)} windows, {kib:.0f} KiB a window, warm cache"
-    names = list(dict.fromkeys(str(row[1]) for row in rows))
-    series = [
-        Series(
-            name,
-            [str(row[0]) for row in rows if row[1] == name],
-            [value if isinstance(value := row[2], float) else None for row in rows if row[1] == name],
-        )
-        for name in names
-    ]
-    return Table("loader", title, COLUMNS, rows, [Panel("windows/s", "threads", series)], notes)
+    return Table("loader", title, COLUMNS, rows, [Panel("windows/s", "threads", series_of(rows, 2))], notes)
 
 
 def places(folder: Path, store: Store, windows: Windows, step: Step, files: dict[str, int]) -> list[Place]:

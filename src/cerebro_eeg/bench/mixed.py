@@ -15,7 +15,7 @@ from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noise, samples_of
 from cerebro_eeg.bench.options import Mixed
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.model.parts import compile_all
@@ -109,14 +109,6 @@ def table(options: Mixed, rows: list[list[Cell]], failures: list[tuple[str, str]
     title = f"Windows of {options.least} to {options.most} channels, training step, bf16"
     panels = []
     for what, place in (("time per real token, uniform = 1", 6), (f"padded to {options.pad} over each", 7)):
-        series = [
-            Series(
-                form,
-                [str(row[0]) for row in rows if row[1] == form],
-                [value if isinstance(value := row[place], float) else None for row in rows if row[1] == form],
-            )
-            for form in FORMS
-        ]
-        panels.append(Panel(what, "", series, 1.0))
+        panels.append(Panel(what, "", series_of(rows, place), 1.0))
     notes = (f"padded: to {options.pad} channels, as in the paper", *failing_notes(failures))
     return Table("mixed", title, COLUMNS, rows, panels, notes)

@@ -18,7 +18,7 @@ from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.loader import stored
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.options import Pretrain
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
 from cerebro_eeg.config import Preset, preset
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order
@@ -56,16 +56,8 @@ def run(options: Pretrain, say: Callable[[str], None]) -> list[Table]:
             for form, seconds in (("bare step", bare), ("pretrain", trained)):
                 found: list[Cell] = [name, form, options.windows, real, 1e3 * seconds]
                 rows.append([*found, options.windows / seconds, seconds / bare])
-    series = [
-        Series(
-            form,
-            [str(row[0]) for row in rows if row[1] == form],
-            [row[6] if isinstance(row[6], float) else None for row in rows if row[1] == form],
-        )
-        for form in ("bare step", "pretrain")
-    ]
     title = f"Training from a store, {options.windows} windows a step, {options.readers} readers"
-    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series, 1.0)])]
+    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series_of(rows, 6), 1.0)])]
 
 
 def of_size(name: str, windows: int) -> Preset:

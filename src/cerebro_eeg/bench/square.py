@@ -23,7 +23,7 @@ from cerebro_eeg.bench.models import (
     peak_bytes,
 )
 from cerebro_eeg.bench.options import Forward
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.model.encoder import Encoder
 
 MIB = 2**20
@@ -78,17 +78,8 @@ def compare(options: Forward, device: torch.device, say: Callable[[str], None]) 
         del calls
     how = ("eager" if options.eager else "compiled") + (", CUDA graphs" if device.type == "cuda" else "")
     title = f"Forward pass, {side} x {side} tokens, {options.windows} windows, bf16, {how}"
-    names = list(dict.fromkeys(str(row[1]) for row in rows))
     panels = [
-        Panel(
-            what,
-            "",
-            [
-                Series(name, [str(row[0]) for row in rows if row[1] == name], _numbers(rows, name, place))
-                for name in names
-            ],
-            1.0,
-        )
+        Panel(what, "", series_of(rows, place), 1.0)
         for what, place in (("time over alternating", 5), ("memory over alternating", 7))
     ]
     return Table("forward-square", title, COLUMNS, rows, panels, failing_notes(failures))
@@ -103,8 +94,3 @@ def make_call(encoder: Encoder, batch: Batch, backend: str | None) -> Call:
             encoder(batch)
 
     return call
-
-
-def _numbers(rows: list[list[Cell]], name: str, place: int) -> list[float | None]:
-    values = [row[place] for row in rows if row[1] == name]
-    return [None if isinstance(value, str) else value for value in values]

@@ -127,6 +127,19 @@ def show(cell: Cell, form: str | None) -> str:
     return f"{cell:{form[:-1]}}x" if form.endswith("x") else f"{cell:{form}}"
 
 
+def series_of(rows: Iterable[Sequence[Cell]], place: int) -> list[Series]:
+    """The numbers of a column over the words of the first, a series for each word of the second."""
+    listed = list(rows)
+    return [
+        Series(
+            label,
+            [str(row[0]) for row in listed if str(row[1]) == label],
+            [value if isinstance(value := row[place], float) else None for row in listed if str(row[1]) == label],
+        )
+        for label in dict.fromkeys(str(row[1]) for row in listed)
+    ]
+
+
 def failing_notes(failures: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """(rival, error) pairs as one line each, with how often."""
     counts: dict[tuple[str, str], int] = {}

@@ -31,7 +31,7 @@ from cerebro_eeg.bench.models import (
 )
 from cerebro_eeg.bench.options import Train
 from cerebro_eeg.bench.roofline import Roofline, roofline
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
@@ -156,22 +156,12 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
 def table(options: Train, rows: list[list[Cell]], peak: float, notes: list[str]) -> Table:
     how = "eager" if options.eager else "compiled"
     title = f"Training step, {options.channels} channels x {options.seconds:g} s, bf16, {how}"
-    labels = list(dict.fromkeys(str(row[1]) for row in rows))
     panels = []
     for what, column, mark in (
         ("time over ours", "times", 1.0),
         ("share of the GEMM peak", "gemm_share", None),
         ("peak memory, MiB", "mib", None),
     ):
-        place = list(COLUMNS).index(column)
-        series = [
-            Series(
-                label,
-                [str(row[0]) for row in rows if row[1] == label],
-                [value if isinstance(value := row[place], float) else None for row in rows if row[1] == label],
-            )
-            for label in labels
-        ]
-        panels.append(Panel(what, "", series, mark))
+        panels.append(Panel(what, "", series_of(rows, list(COLUMNS).index(column)), mark))
     first = f"ceiling: bf16 GEMM {in_flops(peak)}; times: over ours"
     return Table("train", title, COLUMNS, rows, panels, (first, *notes))
