@@ -489,7 +489,8 @@ def test_goals_read_what_was_measured(tmp_path):
     write(tmp_path, "peers", [{"model": "LUNA", "inference_times": x, "training_times": ""} for x in (5, 3)])
     write(tmp_path, "latency", [{"preset": "small", "rival": r, "eager_over": x} for r, x in (("eager", 9), ("g", 4))])
     write(tmp_path, "mixed", [{"preset": "small", "form": "packed", "per_token": 1.04, "padded_over": 2.1}])
-    rows = {row[0]: row[2:4] for row in goals.compare(tmp_path).rows}
+    table = goals.compare(tmp_path)
+    rows = {row[0]: row[2:4] for row in table.rows}
     assert len(rows) == len(goals.GOALS)
     first = "attention, forward + backward, head dim 16, axes 19-32, over the best stock backend: least"
     assert rows[first] == [9.0, "yes"]
@@ -500,7 +501,10 @@ def test_goals_read_what_was_measured(tmp_path):
     assert rows["batch-1 latency, eager over the best, small"] == [4.0, "yes"]
     assert rows["mix, per real token over uniform, small"] == [1.04, "yes"]
     assert rows["mix of 18-36 channels, padded to 64 over packed, small"] == [2.1, "no"]
-    assert rows["random shapes that fail"] == [None, "no"]  # not measured
+    assert rows["random shapes that fail"] == [None, "no"]
+    when = {row[0]: row[-1] for row in table.rows}
+    assert when["random shapes that fail"] == when["LUNA over ours, training"] == "not measured"
+    assert when["LUNA over ours, inference"] != "not measured"
 
 
 def test_goals_name_columns_that_the_benchmarks_write(folder):

@@ -90,7 +90,7 @@ def compare(folder: Path) -> Table:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
         value = goal.value(lines) if lines else None
         asked = f"at least {goal.least:g}" if goal.least is not None else f"at most {goal.most:g}"
-        when = [lines[0]["machine"], lines[0]["date"]] if lines else ["", "not measured"]
+        when = ["", "not measured"] if value is None else [lines[0]["machine"], lines[0]["date"]]
         rows.append([goal.what, asked, value, "yes" if goal.met(value) else "no", *when])
     met = sum(row[3] == "yes" for row in rows)
     return Table("goals", f"Goals: {met} of {len(rows)} met", COLUMNS, rows, ())
