@@ -129,7 +129,7 @@ def test_norm_of_memory_that_is_not_contiguous():
     x, late = torch.randn(5, 8, 3).to(HALF).transpose(1, 2), torch.randn(1, 1, 8).to(HALF).expand(5, 3, 8)
     given = [x, late, torch.randn(16)[::2], torch.randn(1).expand(8)]
     found, same = ([v.detach().requires_grad_() for v in each] for each in (given, [v.contiguous() for v in given]))
-    outputs = [norm.add_norm_op(*each, 1e-5)[1] for each in (found, same)]
+    outputs = [norm.add_norm_op(*each, 1e-5, True)[1] for each in (found, same)]
     assert torch.equal(*outputs)
     d_out = torch.randn(5, 8, 3).to(HALF).transpose(1, 2)
     gradients = [torch.autograd.grad(out, each, d_out) for out, each in zip(outputs, (found, same), strict=True)]
@@ -145,7 +145,7 @@ def test_norm_with_one_of_its_outputs_used(part):
     exact = (total, torch.nn.functional.layer_norm(total, (8,), *exact_in[2:], 1e-5))[part]
     wanted = torch.autograd.grad(exact, exact_in, d_out.double(), materialize_grads=True)
     found_in = [x.requires_grad_() for x in given]
-    found = torch.autograd.grad(norm.add_norm_op(*found_in, 1e-5)[part], found_in, d_out)
+    found = torch.autograd.grad(norm.add_norm_op(*found_in, 1e-5, True)[part], found_in, d_out)
     for a, b in zip(found, wanted, strict=True):
         assert (a.double() - b).norm() <= BOUND[HALF] * b.norm()
 
