@@ -125,8 +125,7 @@ def is_untouched(module: nn.Module | None, kind: type[Module]) -> TypeGuard[Modu
     """
     if type(module) is not kind:
         return False
-    own = vars(module)
-    return "forward" not in own and own.get("_compiled_call_impl") is None
+    return "forward" not in module.__dict__ and module.__dict__.get("_compiled_call_impl") is None
 
 
 def is_plain(layer: nn.Module | None, kind: type[Module]) -> TypeGuard[Module]:
