@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn import LayerNorm, Linear
 from torch.nn.utils import parametrizations, prune
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
@@ -352,3 +354,16 @@ def test_cuda_compiled_exported_and_captured_runs_equal_eager():
         captured = encoder(Batch.dense(signal, ids[0])).per_window()
     graph.replay()
     torch.testing.assert_close(captured, eager)
+
+
+def test_a_counter_of_flops_sees_the_operators():
+    """As it sees the products that they replace; on fake tensors, so no kernel runs."""
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        qkv = torch.randn(6, 20, 3 * 32, requires_grad=True)
+        short_axis.attend(qkv, 2, True, 3).sum().backward()  # two windows of three rows
+        assert counter.get_total_flops() == (4 + 10) * 2 * 20 * 3 * 3 * 32
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        x, weight = torch.randn(6, 20, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
+        gelu.linear_gelu_op(x, weight, None)[0].sum().backward()
+        gelu.linear_gelu_once(x.detach(), weight.detach(), None)
+        assert counter.get_total_flops() == (1 + 2 + 1) * 2 * 6 * 20 * 8 * 16

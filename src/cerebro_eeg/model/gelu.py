@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.model import cpu, half
 
@@ -102,3 +103,9 @@ def _gradient(ctx: Any, d_out_RNH: Tensor, _: Tensor | None) -> tuple[Tensor | N
 
 
 linear_gelu_op.register_autograd(_gradient, setup_context=_keep)
+
+
+@register_flop_formula([torch.ops.cerebro_eeg.linear_gelu, torch.ops.cerebro_eeg.linear_gelu_once])
+def _flops(x_shape: torch.Size, weight_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
+    """Of the product, for torch's counter; those of the backward pass are torch's own."""
+    return 2 * x_shape.numel() * weight_shape[0]

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.errors import InputError
 
@@ -194,6 +195,27 @@ def _gradient(ctx: Any, d_out_RND: Tensor) -> tuple[Tensor | None, ...]:
 
 
 attend.register_autograd(_gradient, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention)
+def _flops(qkv_shape: torch.Size, heads: int, across: bool, width: int, *layout: Any, out_shape: Any = None) -> int:
+    """Of two products over all pairs of tokens that meet, for torch's counter; as if all windows were the widest."""
+    rows, tokens, size = qkv_shape
+    return 2 * 2 * rows * tokens * (width if across else tokens) * (size // 3)
+
+
+@register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention_backward)
+def _backward_flops(
+    qkv_shape: torch.Size,
+    d_out_shape: torch.Size,
+    heads: int,
+    across: bool,
+    width: int,
+    *layout: Any,
+    out_shape: Any = None,
+) -> int:
+    """Of five such products."""
+    return _flops(qkv_shape, heads, across, width) * 5 // 2
 
 
 def _launch(
