@@ -23,6 +23,7 @@ from cerebro_eeg.config import Preset, preset
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.runs import pretrain
@@ -67,7 +68,7 @@ def of_size(name: str, windows: int) -> Preset:
 
 
 def training_seconds(options: Pretrain, chosen: Preset, folder: Path, device: torch.device) -> float:
-    """The median step of a training, without its first half: it compiles and fills its buffers there."""
+    """The mean step of a training's second half: in the first it compiles and fills its buffers."""
     reported: list[float] = []
 
     def tell(report: Report, steps: int, batch: int) -> None:
@@ -108,5 +109,5 @@ def bare_step(options: Pretrain, chosen: Preset, folder: Path, device: torch.dev
 def seconds_of(step: Call, rounds: int, device: torch.device) -> float:
     turns = take_turns({"bare": step}, rounds, step_clock(device), repeats=3, warm=3)
     if "bare" in turns.failing:
-        raise RuntimeError(turns.failing["bare"])
+        raise TrainingError(f"the bare step fails ({turns.failing['bare']}); try fewer --windows")
     return turns.timings["bare"].seconds

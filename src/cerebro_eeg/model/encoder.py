@@ -20,7 +20,7 @@ from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import KINDS
 from cerebro_eeg.model.gelu import linear_gelu
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
-from cerebro_eeg.model.norm import add_norm
+from cerebro_eeg.model.norm import add_norm, joined
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
@@ -91,11 +91,6 @@ class Block(nn.Module):
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
-
-
-def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
-    """Tokens with what has yet to be added to them."""
-    return x_RND if late_RND is None else x_RND + late_RND
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
@@ -287,8 +282,8 @@ def electrode_rows(table_VD: Tensor, channels_R2: Tensor) -> Tensor:
     if not torch.are_deterministic_algorithms_enabled():
         one_RD, other_RD = (functional.embedding(ids_R, table_VD, padding_idx=0) for ids_R in channels_R2.unbind(1))
         return one_RD - other_RD
-    # The lookup's deterministic gradient on CUDA adds up the rows of an electrode one after the other, which took a
-    # third of the time of a step; a product with ones and zeros selects the same numbers.
+    # The lookup's deterministic gradient on CUDA adds up the rows of an electrode one after the other; a product with
+    # ones and zeros selects the same numbers (benchmarks/README.md has the times).
     chosen_R2V = channels_R2[..., None] == torch.arange(1, len(table_VD), device=table_VD.device)
     weight_RV = chosen_R2V[:, 0].to(table_VD.dtype) - chosen_R2V[:, 1].to(table_VD.dtype)
     with torch.autocast(table_VD.device.type, enabled=False):

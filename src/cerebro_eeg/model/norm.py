@@ -27,10 +27,15 @@ def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
     return there and alike and x.dtype in half.DTYPES and x.shape[-1] <= MOST
 
 
+def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
+    """Tokens with what has yet to be added to them."""
+    return x_RND if late_RND is None else x_RND + late_RND
+
+
 def add_norm(x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """x + late, and the norm of it."""
     if late_RND is None or not suits(x_RND, late_RND, norm):
-        x_RND = x_RND if late_RND is None else x_RND + late_RND
+        x_RND = joined(x_RND, late_RND)
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()
     total_RND, out_RND, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps, keep)

@@ -203,7 +203,7 @@ def deterministic(on: bool = True) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on)
-    # It would also fill every new tensor, a seventh of a step; nothing here reads what it has not written.
+    # It would also fill every new tensor, which takes time; nothing here reads what it has not written.
     filling.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
     try:
         yield
