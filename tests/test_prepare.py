@@ -760,8 +760,9 @@ def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
     assert key_file.stat().st_mode & 0o777 == 0o600
     key = keys.read_key(key_file)
     for text in (done.stdout.encode(), done.stderr.encode(), everything_in(tmp_path / "store"), everything_in(home)):
+        told = re.sub(rb"[0-9a-f]{24,}", b"", text.replace(str(tmp_path).encode(), b""))  # "1931" may be in a digest
         for word in (CANARY, "jane", "doe", "boom", "1931", "1999", str(source)):
-            assert word.encode() not in text.replace(str(tmp_path).encode(), b""), word
+            assert word.encode() not in told, word
     assert key.hex() not in done.stdout + done.stderr
     assert key.hex().encode() not in everything_in(tmp_path / "store")
     lines = done.stderr.splitlines()

@@ -1,6 +1,7 @@
 """The recipes of the Temple corpora: trees in their layouts with known answers, label by label, whole and damaged."""
 
 import pickle
+import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -380,6 +381,7 @@ def test_no_date_nor_header_reaches_a_store(stores, name):
         path.read_bytes() for path in (stores / name).rglob("*") if path.suffix != ".bin" and path.is_file()
     )
     assert b"_s00" in data  # it is the right place to look
+    data = re.sub(rb"[0-9a-f]{32,}", b"", data)  # a digest may hold any three hexadecimal digits, "edf" too
     for word in (CANARY, "_20", "01-JAN", "tcp_", "edf"):
         assert word.encode() not in data, word
 
