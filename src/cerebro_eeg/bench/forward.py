@@ -2,7 +2,8 @@
 
 Tokens grow with the channels. Standard attention comes twice: by the best of torch's kernels that keep no scores, and
 materialised, as the paper's clearly was. Memory is the most that one pass allocates, with weights and input. The kinds
-take turns at every length; only 64 patches a channel, which the plotted lengths show, lie beside the paper's curves.
+take turns at every length, on a GPU replayed as CUDA graphs, because short inputs would else wait for their launches;
+only 64 patches a channel, which the plotted lengths show, lie beside the paper's curves.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,10 @@ import torch
 
 from cerebro_eeg.bench.clock import step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
-from cerebro_eeg.bench.models import Rival, best_stock, bytes_of, chosen, config_of, dtype_of, noise, peak_bytes
+from cerebro_eeg.bench.models import Rival, best_stock, bytes_of, captured, config_of, dtype_of, noise, peak_bytes
 from cerebro_eeg.bench.options import Forward
 from cerebro_eeg.bench.paper import Point, read_curves
-from cerebro_eeg.bench.square import compare
+from cerebro_eeg.bench.square import compare, make_call
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.encoder import Encoder
@@ -87,7 +88,8 @@ def figure(options: Forward, patches: int, device: torch.device, say: Callable[[
         del encoders
     lengths = sorted(set(options.channels))
     few = {lengths[0], lengths[len(lengths) // 2], lengths[-1]}
-    title = f"Forward pass, {patches} patches a channel, {options.windows} windows, {options.precision}"
+    how = ", CUDA graphs" if device.type == "cuda" else ""
+    title = f"Forward pass, {patches} patches a channel, {options.windows} windows, {options.precision}, eager{how}"
     notes = ["times: over alternating attention; MiB with weights and input (none counted on a CPU)"]
     if paper:
         notes.append("the paper's curves (dashed: three sizes; dotted: Appendix B) are of RTX 2080 Ti: compare shapes")
@@ -111,17 +113,11 @@ def _point(
     batch = noise(options.windows, channels, patches * config.patches.size, device)
     standard = best_stock(config, batch, dtype, training=False, rounds=1).best("math")
 
-    def forward(name: str) -> Callable[[], object]:
-        backend = standard if name == "standard" else RIVALS[name].backend
-
-        def call() -> None:
-            with torch.no_grad(), chosen(backend), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                encoders[name](batch)
-
-        return call
-
-    calls = {name: forward(name) for name in encoders}
-    turns = take_turns(calls, options.rounds, step_clock(device), warm=1)
+    backends = {name: rival.backend for name, rival in RIVALS.items()} | {"standard": standard}
+    calls = {name: make_call(encoder, batch, backends[name], dtype) for name, encoder in encoders.items()}
+    replays = {name: captured(call, device) for name, call in calls.items()}
+    turns = take_turns(replays, options.rounds, step_clock(device), warm=1)
+    del replays  # and the memory of the graphs
     found = {}
     for name, timing in turns.timings.items():
         peak = peak_bytes(calls[name], bytes_of(encoders[name]) + batch.signal_RT.nbytes, device)

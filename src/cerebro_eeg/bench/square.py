@@ -63,7 +63,7 @@ def compare(options: Forward, device: torch.device, say: Callable[[str], None]) 
                 # for the backend of attention: models that differ in it alone would share the graph of the first. For
                 # one shape, None compiles the same as False.
                 encoder.compile_parts(dynamic=None if name == "materialised" else False)
-            calls[name] = make_call(encoder, batch, rival.backend)
+            calls[name] = make_call(encoder, batch, rival.backend, torch.bfloat16)
         replays = {name: captured(call, device) for name, call in calls.items()}
         turns = take_turns(replays, options.rounds, step_clock(device), repeats=3, warm=3)
         failures += [(f"{name}, {preset}", error) for name, error in turns.failing.items()]
@@ -85,11 +85,12 @@ def compare(options: Forward, device: torch.device, say: Callable[[str], None]) 
     return Table("forward-square", title, COLUMNS, rows, panels, failing_notes(failures))
 
 
-def make_call(encoder: Encoder, batch: Batch, backend: str | None) -> Call:
-    """A forward pass under autocast, by one backend."""
+def make_call(encoder: Encoder, batch: Batch, backend: str | None, dtype: torch.dtype) -> Call:
+    """A forward pass in this precision, by one backend."""
+    where, half = batch.signal_RT.device.type, dtype != torch.float32
 
     def call() -> None:
-        autocast = torch.autocast(batch.signal_RT.device.type, torch.bfloat16, cache_enabled=False)
+        autocast = torch.autocast(where, dtype if half else None, enabled=half, cache_enabled=False)
         with torch.no_grad(), chosen(backend), autocast:  # a captured graph may not keep weights that autocast cast
             encoder(batch)
 
