@@ -303,17 +303,19 @@ def _dicts(table):
 
 
 def test_table_of_shapes():
-    row = dict(zip(*((t := shapes.table(10, ["a: not finite"], [0.5, 1.0, 1.5])).columns, t.rows[0]), strict=True))
-    assert row == {
+    table = shapes.table(10, ["a: not finite"], [(2.0, "worst"), (0.5, "best"), (1.0, "other")])
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "tried": 10,
         "by_kernels": 3,
         "failures": 1,
+        "over_allowed": 1,
         "error_median": 1.0,
         "error_p99": 1.0,
         "error_p999": 1.0,
-        "error_most": 1.5,
+        "error_most": 2.0,
     }
-    assert t.notes == ["fails: a: not finite"]
+    assert list(table.notes) == ["fails: a: not finite", "2.00x: worst"]
+    assert shapes.table(3, [], []).rows[0] == [3, 0, 0, 0, None, None, None, None]
 
 
 # ---- end to end ----------------------------------------------------------------------------------------------------
@@ -512,7 +514,7 @@ def test_goals_name_columns_that_the_benchmarks_write(folder):
     for kind in TINY:
         if not (folder / f"{FILES.get(kind, [kind.__name__.lower()])[0]}.csv").exists():
             run(tiny(kind), folder, print)
-    shapes.table(1, [], [1.0]).write(folder, WHERE)
+    shapes.table(1, [], [(1.0, "one")]).write(folder, WHERE)
     assert {goal.file for goal in goals.GOALS} <= {path.stem for path in folder.glob("*.csv")}
     rows = {row[0]: row[2] for row in goals.compare(folder).rows}
     assert rows["CPU, one thread, Small, 19 channels x 5 s: share of the sgemm rate"] is not None
