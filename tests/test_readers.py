@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import io
+import re
 import sys
 import types
 import warnings
@@ -35,6 +36,11 @@ def counts(n=1024, channels=3, seed=0):
 
 def everything(recording):
     return recording.read(0, recording.samples)
+
+
+def told(recording):
+    """What it says of itself, without the place of its reader in memory: that may be any hexadecimal number."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(recording))
 
 
 def codes(recording):
@@ -81,7 +87,7 @@ def test_real_fif_in_millivolts_is_not_rescaled_and_said(open_eeg):
     assert "10^3" in recording.faults[0].note
     assert "'Oz'" in recording.faults[0].note
     for private in ("Kalunga", "S1", "2012"):
-        assert private not in repr(recording)
+        assert private not in told(recording)
 
 
 def test_events_beside_a_fif_file_are_no_recording(open_eeg):
@@ -770,7 +776,7 @@ def test_canaries_appear_as_names_of_events_only(tmp_path, capsys, caplog):
     recordings.append(open_recording(table, named))
     for recording in recordings:
         everything(recording)
-        without = repr(recording).replace(repr(recording.events), "")
+        without = told(recording).replace(repr(recording.events), "")
         assert "CANARY" not in without
         assert "2003" not in without
     assert sum("CANARY" in repr(recording.events) for recording in recordings) == 6
