@@ -58,10 +58,11 @@ for rate in (128.0, 160.0, 250.0, 500.0, 512.0):
     for piece in kernel(plan, sizes(plan, 16)[-1]).pieces:
         print(hashlib.sha256(piece.weights.tobytes()).hexdigest())
 """
-POWERS = "import hashlib, numpy; print(hashlib.sha256(numpy.exp(numpy.linspace(0, 1, 1000)).tobytes()).hexdigest())"
+# Not exp in float64, which has code of its own for AVX-512 alone.
+CURVES = "import hashlib, numpy; print(hashlib.sha256(numpy.tanh(numpy.linspace(0, 9, 1000)).tobytes()).hexdigest())"
 
 
-@pytest.mark.parametrize(("code", "answers"), [(WEIGHTS, 1), (POWERS, 2)])
+@pytest.mark.parametrize(("code", "answers"), [(WEIGHTS, 1), (CURVES, 2)])
 def test_weights_are_the_same_bits_though_functions_are_not(code, answers):
     """The second shows that the switches do switch: without it a machine might be compared with itself."""
     assert dispatched(), f"NumPy {np.__version__} chooses nothing by the processor here"
