@@ -88,20 +88,27 @@ def missing(folder, wanted):
 
 
 def kill_at_random(folder, seed):
-    """Start one to four writers on what is missing and kill them, again and again, until the last may end."""
+    """Start one to four writers on what is missing and kill them, again and again, until the last may end.
+
+    Where they are done before all kills are dealt, because a busy machine let this process wait, there is more to do.
+    """
     rng = random.Random(seed)
-    wanted, kills, partial, before = ids(120), 0, 0, set()
+    count, kills, partial, before = 120, 0, 0, set()
     for turn in itertools.count():
+        wanted = ids(count)
         todo, found = missing(folder, wanted)
         assert before <= found  # nothing that was seen is ever gone
         partial += before < found
         before = found
+        if not todo and kills == KILLS:
+            return {"count": count, "partial": partial}
         if not todo:
-            return {"kills": kills, "partial": partial}
-        count = rng.randint(1, 4)
+            count += 120
+            continue
+        writers = rng.randint(1, 4)
         rng.shuffle(todo)
-        pids = [start(folder, f"w{n}", todo[n::count], slow=True) for n in range(count)]
-        _wait_for_lines(folder, len(before) + turn % 4)
+        pids = [start(folder, f"w{n}", todo[n::writers], slow=True) for n in range(writers)]
+        _wait_for_lines(folder, min(len(before) + turn % 4, sum(not is_skipped(id) for id in wanted)))
         time.sleep(rng.uniform(0, 0.015))
         for pid in pids:
             if kills < KILLS:
@@ -231,9 +238,8 @@ def check(folder, count, expected):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_random_moments(tmp_path, expected, seed):
     found = run("kill_at_random", tmp_path, seed)
-    assert found["kills"] >= 30
     assert found["partial"] >= 5  # kills that came in the middle of the work, not before it or after it
-    check(tmp_path, 120, expected)
+    check(tmp_path, found["count"], expected)
 
 
 def test_killed_at_every_point(tmp_path, expected):
