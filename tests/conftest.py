@@ -5,6 +5,7 @@ A test that needs something this machine may lack skips and says why. CEREBRO_NO
 """
 
 import os
+import signal
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,8 @@ from hypothesis import settings
 # the processes that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "2"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test touches the network
+# A job in the background of a shell ignores interrupts, and the processes that it starts do, too: tests interrupt some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a loaded machine is no bug. CI sees the same examples every time; elsewhere each run tries new ones.
 settings.register_profile("local", deadline=None)
