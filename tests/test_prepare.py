@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -439,28 +440,40 @@ def living(group):
     return found
 
 
+def is_running(child):
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
 def kill_main(pack, folder, seed):
     """Prepare and be killed, over and over; every fourth time with workers, once of these the first process alone."""
     rng = random.Random(seed)
     recipe = openeeg(Path(pack))
     folder = Path(folder)
-    midway = 0
-    for kill in range(KILLS):
+    kill = midway = 0
+    while kill < KILLS:
         workers, alone = 2 if kill % 4 == 0 else 0, kill % 8 == 4
         target = committed(folder) + (3 if alone else rng.randrange(5))  # alone: when workers are at work for certain
         child = os.fork()
         if child == 0:
+            code = 1
             try:
                 os.setpgid(0, 0)
                 prepare(recipe, folder, workers=workers)
+                code = 0
             finally:
-                os._exit(0)
+                os._exit(code)
         os.setpgid(child, child)  # here, too: whoever comes first
-        while committed(folder) < target:
+        while committed(folder) < target and is_running(child):
             time.sleep(0.001)
         time.sleep(0.02 * rng.random())
         (os.kill if alone else os.killpg)(child, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, "it was done before"
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:  # it was done before the blow: begin again, so that all kills are dealt
+            shutil.rmtree(folder)
+            folder.mkdir()
+            continue
+        assert code == -signal.SIGKILL
+        kill += 1
         end = time.monotonic() + 60
         while living(child):  # workers see that nobody is left to give them work
             if time.monotonic() > end:
