@@ -274,7 +274,7 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
 def test_a_signal_saves_and_exits_with_seven(folder, tmp_path, name):
     """Real processes: the signal comes in the middle of training, and the same command goes on to the same end."""
     command = [sys.executable, "-m", "cerebro_eeg", "pretrain", str(folder), "--preset", "tiny", "--seconds", "1"]
-    command += ["--steps", "60", "--batch-size", "8", "--paper", "--device", "cpu", "--threads", "1", "--readers", "0"]
+    command += ["--steps", "300", "--batch-size", "8", "--paper", "--device", "cpu", "--threads", "1", "--readers", "0"]
     command += ["--set", "model.depth=2", "model.width=16", "model.heads=2", "model.window=256"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     out = tmp_path / "run"
@@ -288,12 +288,12 @@ def test_a_signal_saves_and_exits_with_seven(folder, tmp_path, name):
     assert "stopped after step" in said.splitlines()[-1]
     assert "Traceback" not in said
     done = [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line]
-    assert 3 <= done[-1] < 60
+    assert 3 <= done[-1] < 300  # so many that a busy machine is not done before the signal comes
     if name == "SIGUSR1":
         again = subprocess.run([*command, "--out", str(out)], env=env, capture_output=True, text=True, timeout=120)
         assert again.returncode == 0, again.stderr
         assert f"going on after step {done[-1]}" in again.stderr
-        assert [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line] == list(range(1, 61))
+        assert [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line] == list(range(1, 301))
 
 
 def test_pieces_and_threads_are_kept_however_often_a_run_goes_on(folder, tmp_path, monkeypatch):
