@@ -189,7 +189,7 @@ def test_an_address_where_nobody_answers(tmp_path, monkeypatch, address):
 
 
 def test_a_cluster_without_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(dask_workers, "WAIT", 0.3)
+    monkeypatch.setattr(dask_workers, "WAIT", 2.0)  # the scheduler answers, and may be slow where the machine is busy
     recipe = mean(tmp_path / "files", ["a"])
     with distributed.LocalCluster(processes=True, n_workers=0, dashboard_address=":0", host="127.0.0.1") as empty:
         text = message(lambda: prepare(recipe, tmp_path / "store", dask=empty.scheduler_address), InputError)
