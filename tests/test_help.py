@@ -3,6 +3,7 @@
 ``python tests/test_help.py`` writes the frozen texts (tests/help/) anew, when they are meant to change.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -17,9 +18,9 @@ FROZEN = Path(__file__).with_name("help")
 
 def help_of(verb):
     """The words of ``cerebro-eeg VERB --help``, whatever box tyro draws and wherever it breaks lines."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cerebro_eeg", verb, "--help"], capture_output=True, text=True, check=True
-    )
+    env = os.environ | {"COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}  # a narrow terminal breaks inside of words
+    command = [sys.executable, "-m", "cerebro_eeg", verb, "--help"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=env)
     words = re.sub(r"[\u2500-\u257f]+", " ", done.stdout)
     return re.sub(r"\s(--?[a-z][\w-]*)", r"\n\1", " ".join(words.split())) + "\n"
 
