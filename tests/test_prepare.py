@@ -892,6 +892,7 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, args, code, words)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write_edf(tmp_path / "edf" / "a.edf", "X", 1)
+    (tmp_path / "edf").chmod(0o755)  # whatever the umask
     write_pack(tmp_path / "pack")
     assert cli.main(["prepare", *args, "--out", "store"]) == code
     out, err = capsys.readouterr()
