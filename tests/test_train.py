@@ -48,7 +48,7 @@ def run_jobs(jobs, processes=1, dies=False, said=None):
             process.stdin.close()
             process.stdin = None
         outputs = [
-            (*process.communicate(None if rank else json.dumps(jobs), timeout=120), process.returncode)
+            (*process.communicate(None if rank else json.dumps(jobs), timeout=240), process.returncode)
             for rank, process in enumerate(started)
         ]
     finally:
