@@ -11,6 +11,7 @@ from pathlib import Path
 from cerebro_eeg.schema import require
 
 GEMM = (4096, 8192, 16384)
+MOST_ERROR = 1.5  # of short-axis attention, over that of the best stock backend
 AXES = (1, 2, 4, 8, 16, 19, 20, 24, 32, 36, 48, 64)
 
 

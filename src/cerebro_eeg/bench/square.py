@@ -87,10 +87,10 @@ def compare(options: Forward, device: torch.device, say: Callable[[str], None]) 
 
 def make_call(encoder: Encoder, batch: Batch, backend: str | None, dtype: torch.dtype) -> Call:
     """A forward pass in this precision, by one backend."""
-    where, half = batch.signal_RT.device.type, dtype != torch.float32
+    where = batch.signal_RT.device.type
 
     def call() -> None:
-        autocast = torch.autocast(where, dtype if half else None, enabled=half, cache_enabled=False)
+        autocast = torch.autocast(where, dtype, enabled=dtype != torch.float32, cache_enabled=False)
         with torch.no_grad(), chosen(backend), autocast:  # a captured graph may not keep weights that autocast cast
             encoder(batch)
 
