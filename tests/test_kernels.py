@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import gelu, half, norm, short_axis
+from cerebro_eeg.model import half, mlp, norm, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import check, check_gelu, check_norm
+from kernel_cases import check, check_mlp, check_norm
 
 
 @pytest.fixture(autouse=True)
@@ -188,7 +188,7 @@ def test_tiles_hold_the_axis_and_change_only_with_powers_of_two():
                     assert t.slots * t.pack >= 16
                     assert t.slots * t.pack % t.queries == 0
                     assert dim <= t.dim
-                    assert 12 % t.group == 0
+                    assert 12 % (t.group * t.turns) == 0
                     assert t.group == 1 or t.dim == dim
 
 
@@ -198,9 +198,11 @@ def test_the_operator_is_sound():
     qkv = torch.randn(0, 5, 96, requires_grad=True)
     arguments = (qkv, 2, True, 3, torch.tensor([0, 0]), None, None)
     torch.library.opcheck(short_axis.attend, arguments)
-    x, weight, bias = torch.randn(0, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True), torch.randn(16)
-    torch.library.opcheck(gelu.linear_gelu_op, (x, weight, bias))
-    torch.library.opcheck(gelu.linear_gelu_once, (x.detach(), weight.detach(), bias))
+    sizes = (0, 5, 8), (16, 8), (16,), (8, 16), (8,)
+    x, up_HD, up_H, down_DH, down_D = (torch.randn(size, requires_grad=True) for size in sizes)
+    torch.library.opcheck(mlp.mlp_op, (x, up_HD, up_H, down_DH, down_D))
+    torch.library.opcheck(mlp.mlp_op, (x, up_HD, None, down_DH, None))
+    torch.library.opcheck(mlp.mlp_once, tuple(given.detach() for given in (x, up_HD, up_H, down_DH, down_D)))
     scale = torch.randn(8, requires_grad=True)
     torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True))
     torch.library.opcheck(norm.add_norm_op, (x.detach(), x.detach(), scale.detach(), scale.detach(), 1e-5, False))
@@ -258,9 +260,32 @@ def test_cuda_longer_axes(length, dim):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 64, 256), (700, 192, 768), (33, 100, 400)])
-def test_cuda_gelu(rows, width, hidden, dtype):
-    check_gelu(rows, width, hidden, dtype, device="cuda")
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 64, 256), (700, 192, 768), (60, 200, 712), (33, 100, 400)])
+def test_cuda_mlp(rows, width, hidden, fused, dtype, monkeypatch):
+    """By the rule, and as on GPUs other than Hopper."""
+    if not fused:
+        monkeypatch.setattr(mlp, "fuses", lambda x, width, hidden: False)
+    check_mlp(rows, width, hidden, dtype, device="cuda")
+
+
+@pytest.mark.gpu
+def test_cuda_mlp_of_many_tokens():
+    """Offsets beyond 2^31, and the same bits twice."""
+    torch.manual_seed(0)
+    sizes = (1500, 1000, 192), (1536, 192), (1536,), (192, 1536), (192,)
+    given = [(torch.randn(size, device="cuda") / 8).bfloat16().requires_grad_() for size in sizes]
+    d_out = torch.randn(1500, 1000, 192, device="cuda", dtype=torch.bfloat16)
+    runs = []
+    for _ in range(2):
+        out, hidden, _ = mlp.mlp_op(*given)
+        assert hidden.numel() > 2**31
+        runs.append((out, *torch.autograd.grad(out, given, d_out)))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+    end = [given[0][-2:].detach().requires_grad_(), *given[1:]]
+    last = mlp.mlp_op(*end)[0]
+    assert torch.equal(runs[0][0][-2:], last)
+    assert torch.equal(runs[0][1][-2:], torch.autograd.grad(last, end[0], d_out[-2:])[0])
 
 
 @pytest.mark.gpu
@@ -363,7 +388,7 @@ def test_a_counter_of_flops_sees_the_operators():
         short_axis.attend(qkv, 2, True, 3).sum().backward()  # two windows of three rows
         assert counter.get_total_flops() == (4 + 10) * 2 * 20 * 3 * 3 * 32
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        x, weight = torch.randn(6, 20, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
-        gelu.linear_gelu_op(x, weight, None)[0].sum().backward()
-        gelu.linear_gelu_once(x.detach(), weight.detach(), None)
-        assert counter.get_total_flops() == (1 + 2 + 1) * 2 * 6 * 20 * 8 * 16
+        x, up, down = (torch.randn(size, requires_grad=True) for size in ((6, 20, 8), (16, 8), (8, 16)))
+        mlp.mlp_op(x, up, None, down, None)[0].sum().backward()
+        mlp.mlp_once(x.detach(), up.detach(), None, down.detach(), None)
+        assert counter.get_total_flops() == (2 + 4 + 2) * 2 * 6 * 20 * 8 * 16

@@ -18,8 +18,8 @@ from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import KINDS
-from cerebro_eeg.model.gelu import linear_gelu
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
+from cerebro_eeg.model.mlp import mlp
 from cerebro_eeg.model.norm import add_norm, joined
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
@@ -52,7 +52,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cpu.linear(self.down, linear_gelu(x, self.up))
+        return mlp(x, self.up, self.down)
 
 
 class Block(nn.Module):
@@ -109,10 +109,10 @@ def _lean(block: nn.Module) -> LeanBlock | None:
     if not (cpu.is_untouched(block, Block) and block.pre):
         return None
     parts = block._modules
-    mlp = parts["mlp"]
-    if not cpu.is_untouched(mlp, Mlp):
+    last = parts["mlp"]
+    if not cpu.is_untouched(last, Mlp):
         return None
-    return lean(parts["norm1"], parts["attention"], parts["norm2"], mlp._modules["up"], mlp._modules["down"])
+    return lean(parts["norm1"], parts["attention"], parts["norm2"], last._modules["up"], last._modules["down"])
 
 
 class Stack(Parted):

@@ -2,7 +2,7 @@
 """Triton kernels of GELU, forward and backward: bound by memory, where the library's erf is bound by arithmetic.
 
 Both need one exponential and one reciprocal a value. The error of the normal distribution below is at most 1e-7, far
-below the rounding of half precision; ``gelu.py`` sends float32 elsewhere.
+below the rounding of half precision; ``mlp.py`` sends float32 elsewhere.
 
 Legend: **T** rows (tokens), **H** columns.
 """

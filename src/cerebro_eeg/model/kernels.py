@@ -2,8 +2,9 @@
 """Triton kernels of short-axis attention: one axis of the token grid stays on chip, forward and backward.
 
 A *sequence* is what attends to itself: a row of N tokens (along time), or the rows of a window at one patch (across
-channels). A program takes ``GROUP`` heads of a sequence and keeps all their keys and values on chip; where a sequence
-is shorter than the smallest matrix tile, ``PACK`` neighbouring sequences share a tile and a mask keeps them apart.
+channels). A program takes ``GROUP`` heads of a sequence and keeps all their keys and values on chip, ``TURNS`` times,
+and reads the next heads meanwhile; where a sequence is shorter than the smallest matrix tile, ``PACK`` neighbouring
+sequences share a tile and a mask keeps them apart.
 Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
 memory; the backward pass computes the scores again instead of keeping them. No atomics: the same inputs give the same
 bits. ``short_axis.py`` chooses the constants and launches.
@@ -87,15 +88,14 @@ def _forward(
     qkv, out, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k / sqrt(E)) v for ``GROUP`` heads of a bunch of sequences."""
     T: tl.constexpr = SLOTS * PACK
     D: tl.constexpr = HEADS * E
     length = min(width, T) if ACROSS else tokens
-    bunch = tl.program_id(0) // (HEADS // GROUP)
-    column = tl.program_id(0) % (HEADS // GROUP) * (GROUP * E)
-    q, k, v = qkv + column, qkv + column + D, qkv + column + 2 * D
+    bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
+    start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
     slot_T = tl.arange(0, T)
     row_T, place_T, there_T = _place(bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
     if REAL:
@@ -103,26 +103,30 @@ def _forward(
     seen_T = there_T
     if KEYS:
         seen_T = there_T & (tl.load(keys + place_T, there_T, 0) != 0)
-    k_GTE = _load(k, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
-    v_GTE = _load(v, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
-    for start in range(0, T if BLOCK_Q == T else length, BLOCK_Q):
-        slot_Q = start + tl.arange(0, BLOCK_Q)
-        row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
-        real_Q = there_Q
-        if REAL:
-            real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
-        q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
-        s_GQT = tl.dot(q_GQE, _turn(k_GTE), input_precision=PRECISION)
-        s_GQT = _masked(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK)
-        most_GQ = tl.max(s_GQT, -1)
-        most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-        p_GQT = tl.exp2(s_GQT - tl.expand_dims(most_GQ, -1))
-        sum_GQ = tl.sum(p_GQT, -1)
-        share_GQ = 1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0)
-        if REAL:
-            share_GQ = tl.where(real_Q, share_GQ, 0.0)
-        o_GQE = tl.dot(p_GQT.to(v_GTE.dtype), v_GTE, input_precision=PRECISION) * tl.expand_dims(share_GQ, -1)
-        _store(out + column, o_GQE, place_Q, there_Q, D, E, BLOCK_E, GROUP)
+    for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
+        q, k, v = qkv + column, qkv + column + D, qkv + column + 2 * D
+        k_GTE = _load(k, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
+        v_GTE = _load(v, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
+        for query in range(0, T if BLOCK_Q == T else length, BLOCK_Q):
+            slot_Q = query + tl.arange(0, BLOCK_Q)
+            row_Q, place_Q, there_Q = _place(
+                bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK
+            )
+            real_Q = there_Q
+            if REAL:
+                real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
+            q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
+            s_GQT = tl.dot(q_GQE, _turn(k_GTE), input_precision=PRECISION)
+            s_GQT = _masked(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK)
+            most_GQ = tl.max(s_GQT, -1)
+            most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
+            p_GQT = tl.exp2(s_GQT - tl.expand_dims(most_GQ, -1))
+            sum_GQ = tl.sum(p_GQT, -1)
+            share_GQ = 1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0)
+            if REAL:
+                share_GQ = tl.where(real_Q, share_GQ, 0.0)
+            o_GQE = tl.dot(p_GQT.to(v_GTE.dtype), v_GTE, input_precision=PRECISION) * tl.expand_dims(share_GQ, -1)
+            _store(out + column, o_GQE, place_Q, there_Q, D, E, BLOCK_E, GROUP)
 
 
 @triton.jit
@@ -130,7 +134,7 @@ def _backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences.
 
@@ -140,9 +144,8 @@ def _backward(
     T: tl.constexpr = SLOTS * PACK
     D: tl.constexpr = HEADS * E
     length = min(width, T) if ACROSS else tokens
-    bunch = tl.program_id(0) // (HEADS // GROUP)
-    column = tl.program_id(0) % (HEADS // GROUP) * (GROUP * E)
-    q, k, v = qkv + column, qkv + column + D, qkv + column + 2 * D
+    bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
+    start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
     slot_T = tl.arange(0, T)
     row_T, place_T, there_T = _place(bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
     real_T = there_T
@@ -151,34 +154,44 @@ def _backward(
     seen_T = real_T
     if KEYS:
         seen_T = real_T & (tl.load(keys + place_T, real_T, 0) != 0)
-    k_GTE = _load(k, place_T, real_T, 3 * D, E, BLOCK_E, GROUP)
-    v_GTE = _load(v, place_T, real_T, 3 * D, E, BLOCK_E, GROUP)
-    dk_GTE = tl.zeros(k_GTE.shape, tl.float32)
-    dv_GTE = tl.zeros(k_GTE.shape, tl.float32)
-    for start in range(0, T if BLOCK_Q == T else length, BLOCK_Q):
-        slot_Q = start + tl.arange(0, BLOCK_Q)
-        row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
-        real_Q = there_Q
-        if REAL:
-            real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
-        q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
-        do_GQE = _load(d_out + column, place_Q, real_Q, D, E, BLOCK_E, GROUP)
-        s_GTQ = tl.dot(k_GTE, _turn(q_GQE), input_precision=PRECISION)
-        s_GTQ = _masked(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK)
-        most_GQ = tl.max(s_GTQ, -2)
-        most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-        p_GTQ = tl.exp2(s_GTQ - tl.expand_dims(most_GQ, -2))
-        sum_GQ = tl.sum(p_GTQ, -2)
-        p_GTQ = p_GTQ * tl.expand_dims(1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0), -2)
-        dv_GTE = tl.dot(p_GTQ.to(do_GQE.dtype), do_GQE, dv_GTE, input_precision=PRECISION)
-        dp_GTQ = tl.dot(v_GTE, _turn(do_GQE), input_precision=PRECISION)
-        mean_GQ = tl.sum(p_GTQ * dp_GTQ, -2)
-        ds_GTQ = (p_GTQ * (dp_GTQ - tl.expand_dims(mean_GQ, -2))).to(k_GTE.dtype)
-        dk_GTE = tl.dot(ds_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
-        dq_GQE = tl.dot(_turn(ds_GTQ), k_GTE, input_precision=PRECISION) * scale
-        _store(d_qkv + column, dq_GQE, place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP)
-    _store(d_qkv + column + D, dk_GTE * scale, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
-    _store(d_qkv + column + 2 * D, dv_GTE, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
+    for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
+        q, k, v = qkv + column, qkv + column + D, qkv + column + 2 * D
+        k_GTE = _load(k, place_T, real_T, 3 * D, E, BLOCK_E, GROUP)
+        v_GTE = _load(v, place_T, real_T, 3 * D, E, BLOCK_E, GROUP)
+        dk_GTE = tl.zeros(k_GTE.shape, tl.float32)
+        dv_GTE = tl.zeros(k_GTE.shape, tl.float32)
+        for query in range(0, T if BLOCK_Q == T else length, BLOCK_Q):
+            slot_Q = query + tl.arange(0, BLOCK_Q)
+            row_Q, place_Q, there_Q = _place(
+                bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK
+            )
+            real_Q = there_Q
+            if REAL:
+                real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
+            q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
+            do_GQE = _load(d_out + column, place_Q, real_Q, D, E, BLOCK_E, GROUP)
+            s_GTQ = tl.dot(k_GTE, _turn(q_GQE), input_precision=PRECISION)
+            s_GTQ = _masked(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK)
+            most_GQ = tl.max(s_GTQ, -2)
+            most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
+            p_GTQ = tl.exp2(s_GTQ - tl.expand_dims(most_GQ, -2))
+            sum_GQ = tl.sum(p_GTQ, -2)
+            p_GTQ = p_GTQ * tl.expand_dims(1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0), -2)
+            dv_GTE = tl.dot(p_GTQ.to(do_GQE.dtype), do_GQE, dv_GTE, input_precision=PRECISION)
+            dp_GTQ = tl.dot(v_GTE, _turn(do_GQE), input_precision=PRECISION)
+            mean_GQ = tl.sum(p_GTQ * dp_GTQ, -2)
+            full_GTQ = p_GTQ * (dp_GTQ - tl.expand_dims(mean_GQ, -2))
+            ds_GTQ = full_GTQ.to(k_GTE.dtype)
+            dk_GTE = tl.dot(ds_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
+            dq_GQE = tl.dot(_turn(ds_GTQ), k_GTE, input_precision=PRECISION)
+            if PRECISION != "ieee":  # what rounding took away: else up to 8 times the error of a stock backend
+                rest_GTQ = (full_GTQ - ds_GTQ.to(tl.float32)).to(k_GTE.dtype)
+                dk_GTE = tl.dot(rest_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
+                dq_GQE = tl.dot(_turn(rest_GTQ), k_GTE, dq_GQE, input_precision=PRECISION)
+            dq_GQE *= scale
+            _store(d_qkv + column, dq_GQE, place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP)
+        _store(d_qkv + column + D, dk_GTE * scale, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
+        _store(d_qkv + column + 2 * D, dv_GTE, place_T, there_T, 3 * D, E, BLOCK_E, GROUP)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -186,25 +199,25 @@ def forward(
     qkv, out, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Attention; a window of at most half the widest one's tile takes half of it."""
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
-        window = tl.program_id(0) // (HEADS // GROUP) // tokens
+        window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
         if tl.load(first + window + 1) - tl.load(first + window) <= SLOTS // 2:
             _forward(
                 qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, PRECISION,
+                E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, TURNS, PRECISION,
             )  # fmt: skip
         else:
             _forward(
                 qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, PRECISION,
+                E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
             )  # fmt: skip
     else:
         _forward(
             qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, PRECISION,
+            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
         )  # fmt: skip
 
 
@@ -213,23 +226,23 @@ def backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; tiles as in the forward pass."""
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
-        window = tl.program_id(0) // (HEADS // GROUP) // tokens
+        window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
         if tl.load(first + window + 1) - tl.load(first + window) <= SLOTS // 2:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, PRECISION,
+                HEADS, E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, TURNS, PRECISION,
             )  # fmt: skip
         else:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, PRECISION,
+                HEADS, E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
             )  # fmt: skip
     else:
         _backward(
             qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, PRECISION,
+            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
         )  # fmt: skip

@@ -24,6 +24,8 @@ from cerebro_eeg.errors import InputError
 
 TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and GELU are torch's."""
+FILLING = 2048
+"""Programs that keep a GPU busy; with fewer, each takes one turn, which gives the same bits."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
@@ -47,7 +49,7 @@ def use(choice: Choice) -> Iterator[None]:
 
 
 def ours() -> bool:
-    """Whether kernels of our own are asked for, here, in ``gelu.py`` and in ``norm.py``."""
+    """Whether kernels of our own are asked for, here, in ``mlp.py`` and in ``norm.py``."""
     return _choice != "stock"
 
 
@@ -93,7 +95,9 @@ class Tile:
     queries: int
     """Queries at a time."""
     group: int
-    """Heads."""
+    """Heads at a time."""
+    turns: int
+    """Groups of heads, one after the other; the next ones are read meanwhile."""
     warps: int
 
 
@@ -107,26 +111,30 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     pack = max(1, 16 // slots)
     size, block = slots * pack, max(16, _power(dim))
     if exact:
-        return Tile(slots, pack, block, 16, 1, 4)
-    queries, group, warps = size, 1, 4
+        return Tile(slots, pack, block, 16, 1, 1, 4)
+    queries, group, turns, warps = size, 1, 1, 4
     if size == 16:
         group = 4 if block == 16 else 2
-    elif size == 32 and block == 16:
-        group = 4 if length > 24 and not backward else 1
-        warps = group
+        turns = 1 if backward else 3 if block == 16 else 2
     elif size == 32:
-        warps = 2 if backward else 1
+        turns = (12 if backward else 4) if length <= 24 else 4 if backward or block == 16 else 2
+        group = 4 if block == 16 and length > 24 and not backward else 1
+        warps = 2 if backward and block > 16 else group
     elif size == 64 and block == 16:
-        queries, group = 16, 1 if backward else 2
+        queries, group, turns = 16, 1 if backward else 2, 2 if backward else 1
         warps = group
-    elif size > 64:
+    elif size == 64:
+        turns = 12 if backward else 1
+    else:
         queries = 32 if backward else 64
         warps = 8 if backward and size * block > 128 * 64 else 4
     while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
         group //= 2
     if size == 16:
         warps = min(group, 2)
-    return Tile(slots, pack, block, queries, group, warps)
+    while turns > 1 and (block > 64 or heads // group % turns):  # what is read ahead lies on chip, too
+        turns -= 1
+    return Tile(slots, pack, block, queries, group, turns, warps)
 
 
 def _power(n: int) -> int:
@@ -249,8 +257,10 @@ def _launch(
     else:
         sequences = rows
         bunches = -(-rows // t.pack)
+    programs = bunches * (heads // t.group)
+    turns = t.turns if programs >= t.turns * FILLING else 1
     with torch.cuda.device_of(qkv_RND):  # Triton launches on the current device
-        getattr(kernels, kernel)[(bunches * (heads // t.group),)](
+        getattr(kernels, kernel)[(programs // turns,)](
             *tensors,
             qkv_RND if first_B is None else first_B,
             qkv_RND if real_R is None else real_R.contiguous(),
@@ -270,6 +280,7 @@ def _launch(
             PACK=t.pack,
             BLOCK_Q=t.queries,
             GROUP=t.group,
+            TURNS=turns,
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
         )

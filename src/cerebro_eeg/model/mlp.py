@@ -1,0 +1,211 @@
+"""The feed-forward part of a block as one operator of torch: linear layer, GELU, linear layer.
+
+On a Hopper GPU in half precision, where our kernels are asked for, GELU and its gradient are computed on the tiles of
+the products beside them, so the hidden layer is not read once more for it. On other GPUs GELU is a pass of its own
+(``gelu.py``), and everything else is torch's.
+
+Legend: **R** rows, **N** tokens of a row, **D** width, **H** hidden width, **T** tokens of all rows.
+"""
+
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
+
+from cerebro_eeg.model import cpu, gelu, half
+
+
+class Tile(NamedTuple):
+    """Of a fused product."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+UP, DOWN = Tile(128, 256, 8, 4), Tile(128, 128, 4, 3)  # the best of sweeps on an H200 (benchmarks/README.md)
+BLOCK_K = 64
+HOPPER = (9, 0)
+
+
+def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
+    """The second linear layer of GELU of the first."""
+    if not (half.suits(x_RND, up, nn.Linear) and half.is_plain(down, nn.Linear)):
+        return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
+    x_RND, *first = half.parts(x_RND, up)
+    _, *second = half.parts(x_RND, down)
+    if not torch.is_grad_enabled():
+        return mlp_once(x_RND, *first, *second)
+    return mlp_op(x_RND, *first, *second)[0]
+
+
+def fuses(x: Tensor, width: int, hidden: int) -> bool:
+    """Whether the fused kernels are used: by the kind of GPU, and where rows begin every 16 bytes."""
+    if x.dtype not in half.DTYPES or width % 8 or hidden % 8 or not _has_descriptors():
+        return False
+    return not x.is_cuda or torch.cuda.get_device_capability(x.device) == HOPPER
+
+
+@functools.cache
+def _has_descriptors() -> bool:
+    """Whether this Triton can describe tensors to the memory accelerator."""
+    return bool(importlib.util.find_spec("triton") and importlib.util.find_spec("triton.tools.tensor_descriptor"))
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def _tiles(x: Tensor, rows: int, columns: int) -> Any:
+    """A tensor's description, as a matrix, to the device's memory accelerator."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [rows, columns])
+
+
+def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:
+    """GELU of x W + b, and, where something is to be kept, what :func:`mlp_backward` needs; else the same again."""
+    hidden, width = weight_HD.shape
+    if not fuses(x_RND, width, hidden):
+        before_RNH = functional.linear(x_RND, weight_HD, bias_H)
+        out_RNH = torch.empty_like(before_RNH) if keep else before_RNH
+        gelu.run_gelu(before_RNH, out_RNH)
+        return out_RNH, before_RNH
+    x_RND, weight_HD = x_RND.contiguous(), weight_HD.contiguous()
+    out_RNH = x_RND.new_empty(*x_RND.shape[:-1], hidden)
+    slope_RNH = torch.empty_like(out_RNH) if keep else out_RNH
+    if out_RNH.numel():
+        from cerebro_eeg.model import mlp_kernels
+
+        rows = x_RND.numel() // width
+        tiles = -(-rows // UP.rows) * -(-hidden // UP.columns)
+        with torch.cuda.device_of(x_RND):
+            mlp_kernels.up[(min(tiles, _processors(x_RND.device)),)](
+                _tiles(x_RND, UP.rows, BLOCK_K),
+                _tiles(weight_HD, UP.columns, BLOCK_K),
+                x_RND if bias_H is None else bias_H.contiguous(),
+                _tiles(slope_RNH, UP.rows, UP.columns // 2),
+                _tiles(out_RNH, UP.rows, UP.columns // 2),
+                rows,
+                hidden,
+                K=width,
+                BLOCK_T=UP.rows,
+                BLOCK_H=UP.columns,
+                BLOCK_K=BLOCK_K,
+                BIAS=bias_H is not None,
+                KEEP=keep,
+                num_warps=UP.warps,
+                num_stages=UP.stages,
+            )
+    return out_RNH, slope_RNH
+
+
+@torch.library.custom_op("cerebro_eeg::mlp_once", mutates_args=())
+def mlp_once(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None) -> Tensor:
+    """Without a gradient: nothing is kept."""
+    return functional.linear(_hidden(x_RND, up_HD, up_H, keep=False)[0], down_DH, down_D)
+
+
+@mlp_once.register_fake
+def _(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None) -> Tensor:
+    return x_RND.new_empty(*x_RND.shape[:-1], down_DH.shape[0])
+
+
+@torch.library.custom_op("cerebro_eeg::mlp", mutates_args=())
+def mlp_op(
+    x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output; and for the backward pass the hidden layer, and GELU's slope in it or, unless fused, GELU's input."""
+    out_RNH, kept_RNH = _hidden(x_RND, up_HD, up_H, keep=True)
+    return functional.linear(out_RNH, down_DH, down_D), out_RNH, kept_RNH
+
+
+@mlp_op.register_fake
+def _(
+    x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = *x_RND.shape[:-1], up_HD.shape[0]
+    return x_RND.new_empty(*x_RND.shape[:-1], down_DH.shape[0]), x_RND.new_empty(wide), x_RND.new_empty(wide)
+
+
+@torch.library.custom_op("cerebro_eeg::mlp_backward", mutates_args=())
+def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of GELU's input, and in float32 its sum over all tokens and, with ``late``, that of the output."""
+    width, hidden = down_DH.shape
+    if not fuses(kept_RNH, width, hidden):
+        d_before_RNH, d_up_H = gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
+        return d_before_RNH, d_up_H, d_late_RND.flatten(0, -2).sum(0, dtype=torch.float32)[: width if late else 0]
+    d_late_RND, down_DH, kept_RNH = d_late_RND.contiguous(), down_DH.contiguous(), kept_RNH.contiguous()
+    d_before_RNH = torch.empty_like(kept_RNH)
+    blocks = -(-(kept_RNH.numel() // hidden) // DOWN.rows)
+    sums_PH = kept_RNH.new_empty(blocks, hidden, dtype=torch.float32)
+    sums_PD = kept_RNH.new_empty(blocks, width if late else 0, dtype=torch.float32)
+    if blocks:
+        from cerebro_eeg.model import mlp_kernels
+
+        with torch.cuda.device_of(kept_RNH):
+            mlp_kernels.down_backward[(blocks * -(-hidden // DOWN.columns),)](
+                _tiles(d_late_RND, DOWN.rows, BLOCK_K),
+                _tiles(down_DH, BLOCK_K, DOWN.columns),
+                _tiles(kept_RNH, DOWN.rows, DOWN.columns),
+                _tiles(d_before_RNH, DOWN.rows, DOWN.columns),
+                sums_PH,
+                sums_PD if late else sums_PH,
+                hidden,
+                K=width,
+                BLOCK_T=DOWN.rows,
+                BLOCK_H=DOWN.columns,
+                BLOCK_K=BLOCK_K,
+                LATE=late,
+                STAGES=DOWN.stages,
+                num_warps=DOWN.warps,
+            )
+    return d_before_RNH, sums_PH.sum(0), sums_PD.sum(0)
+
+
+@mlp_backward.register_fake
+def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bool) -> tuple[Tensor, Tensor, Tensor]:
+    width, hidden = down_DH.shape
+    like = torch.empty_like(kept_RNH, memory_format=torch.contiguous_format)
+    sums = kept_RNH.new_empty(hidden, dtype=torch.float32)
+    return like, sums, sums.new_empty(width if late else 0)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x_RND, up_HD, _, down_DH, _ = inputs
+    ctx.save_for_backward(x_RND, up_HD, down_DH, *output[1:])
+
+
+def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    x_RND, up_HD, down_DH, out_RNH, kept_RNH = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    d_before_RNH, d_up_H, d_down_D = mlp_backward(d_late_RND, down_DH, kept_RNH, needs[4])
+    d_late_TD, d_before_TH = d_late_RND.flatten(0, -2), d_before_RNH.flatten(0, -2)
+    return (
+        d_before_RNH @ up_HD if needs[0] else None,
+        d_before_TH.T @ x_RND.flatten(0, -2) if needs[1] else None,
+        d_up_H.to(up_HD.dtype) if needs[2] else None,
+        d_late_TD.T @ out_RNH.flatten(0, -2) if needs[3] else None,
+        d_down_D.to(down_DH.dtype) if needs[4] else None,
+    )
+
+
+mlp_op.register_autograd(_gradient, setup_context=_keep)
+
+
+@register_flop_formula([torch.ops.cerebro_eeg.mlp, torch.ops.cerebro_eeg.mlp_once])
+def _flops(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
+    """Of both products, for torch's counter."""
+    return 4 * x_shape.numel() * up_shape[0]
+
+
+@register_flop_formula(torch.ops.cerebro_eeg.mlp_backward)
+def _flops_backward(d_late_shape: torch.Size, down_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
+    """Of the one product in it; the other three are torch's own."""
+    return 2 * d_late_shape.numel() * down_shape[1]

@@ -1,0 +1,98 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
+"""Triton kernels of an MLP's two products that meet GELU, which is computed on their tiles before they leave the chip.
+
+Tiles come and go by the tensor memory accelerator of Hopper, which also clips them at the borders. What GELU costs
+beside a product is instructions, so the normal distribution is a polynomial here, and the forward pass keeps GELU's
+slope instead of its input: then the backward pass only multiplies. The distribution's error is at most 1.3e-5
+(``benchmarks/gelu_fit.py``), far below the rounding of half precision.
+
+Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** what a product sums over.
+"""
+
+import triton
+import triton.language as tl
+
+# 1/2 + x p(x^2) is the normal distribution below x, for |x| up to the end.
+P0 = tl.constexpr(0.3989074230194092)
+P1 = tl.constexpr(-0.06636036932468414)
+P2 = tl.constexpr(0.009830130264163017)
+P3 = tl.constexpr(-0.001114147948101163)
+P4 = tl.constexpr(9.457438136450946e-05)
+P5 = tl.constexpr(-5.760766725870781e-06)
+P6 = tl.constexpr(2.343672491633697e-07)
+P7 = tl.constexpr(-5.633312039066141e-09)
+P8 = tl.constexpr(5.998059687817303e-11)
+P_END = tl.constexpr(4.2)
+DENSITY = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
+HALF_LOG2E = tl.constexpr(0.7213475204444817)
+
+
+@triton.jit
+def _below(x):
+    """The normal distribution below x."""
+    t = tl.minimum(x * x, P_END * P_END)
+    p = ((((((((P8 * t + P7) * t + P6) * t + P5) * t + P4) * t + P3) * t + P2) * t + P1) * t + P0) * x + 0.5
+    return tl.minimum(tl.maximum(p, 0.0), 1.0)
+
+
+@triton.jit
+def _finish(y_TH, bias, slope, out, row, column, H, BLOCK_H: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr):
+    """Bias, GELU and, where it is kept, GELU's slope of one piece of a tile."""
+    if BIAS:
+        at_H = column + tl.arange(0, BLOCK_H)
+        y_TH += tl.load(bias + at_H, at_H < H, 0.0).to(tl.float32)[None, :]
+    below_TH = _below(y_TH)
+    out.store([row, column], (y_TH * below_TH).to(out.dtype))
+    if KEEP:
+        slope_TH = below_TH + y_TH * DENSITY * tl.exp2(y_TH * y_TH * -HALF_LOG2E)
+        slope.store([row, column], slope_TH.to(slope.dtype))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def up(
+    x, weight, bias, slope, out, rows, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """GELU of x W + b. All but ``bias`` are descriptors; the weight is (H, K).
+
+    Every program takes many tiles and reads ahead from one into the next. Each tile leaves in two halves, the second of
+    which is computed while the first is on its way.
+    """
+    columns = tl.cdiv(H, BLOCK_H)
+    tiles = tl.cdiv(rows, BLOCK_T) * columns
+    half: tl.constexpr = BLOCK_H // 2
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        row = tile // columns * BLOCK_T
+        column = tile % columns * BLOCK_H
+        y_TH = tl.zeros((BLOCK_T, BLOCK_H), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            y_TH = tl.dot(x.load([row, k]), weight.load([column, k]).T, y_TH)
+        left_TH, right_TH = tl.split(tl.permute(tl.reshape(y_TH, (BLOCK_T, 2, half)), (0, 2, 1)))
+        _finish(left_TH, bias, slope, out, row, column, H, half, BIAS, KEEP)
+        _finish(right_TH, bias, slope, out, row, column + half, H, half, BIAS, KEEP)
+
+
+@triton.jit
+def down_backward(
+    d_late, weight, slope, d_before, sums, late_sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """(d_late W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H).
+
+    With ``LATE`` the programs of the first columns also sum d_late, which is on its way to them anyhow.
+    """
+    columns = tl.cdiv(H, BLOCK_H)
+    block = tl.program_id(0) // columns
+    row, column = block * BLOCK_T, tl.program_id(0) % columns * BLOCK_H
+    d_TH = tl.zeros((BLOCK_T, BLOCK_H), tl.float32)
+    for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+        d_TH = tl.dot(d_late.load([row, k]), weight.load([k, column]), d_TH)
+    d_TH *= slope.load([row, column]).to(tl.float32)
+    at_H = column + tl.arange(0, BLOCK_H)
+    tl.store(sums + block.to(tl.int64) * H + at_H, tl.sum(d_TH, 0), at_H < H)
+    d_before.store([row, column], d_TH.to(d_before.dtype))
+    if LATE and column == 0:
+        for k in range(0, K, BLOCK_K):
+            at_K = k + tl.arange(0, BLOCK_K)
+            sum_K = tl.sum(d_late.load([row, k]).to(tl.float32), 0)
+            tl.store(late_sums + block.to(tl.int64) * K + at_K, sum_K, at_K < K)
