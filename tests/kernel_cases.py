@@ -1,7 +1,7 @@
-"""What the kernels of attention, MLPs and norms must compute; run on a GPU, or on the CPU by Triton's interpreter.
+"""What the kernels must compute; run on a GPU, or on the CPU by Triton's interpreter.
 
 Not collected by itself: ``test_kernels.py`` runs it in a process of its own with TRITON_INTERPRET=1 (which must be set
-before Triton loads), and on a GPU calls :func:`check`, :func:`check_mlp` and :func:`check_norm`.
+before Triton loads), and on a GPU calls the functions whose names start with ``check``.
 """
 
 import math
@@ -10,7 +10,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from cerebro_eeg.model import mlp, norm, short_axis
+from cerebro_eeg.batch import Layout
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.model import attention, half, mlp, narrow, norm, short_axis
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 HALF = torch.float16  # the interpreter computes bfloat16 wrongly
@@ -126,6 +128,116 @@ def check_norm(rows, width, dtype, *, device="cpu"):
         assert a.shape == b.shape
         assert a.dtype == kind
         assert (a.cpu().double() - b).norm() <= BOUND[dtype] * b.norm()
+
+
+def check_narrow(rows, outputs, dtype, *, device="cpu"):
+    """Output and gradients of a linear layer of 192 inputs against float64 autograd; twice the same bits."""
+    torch.manual_seed(rows)
+    given = [torch.randn(rows, 192) + 0.5, torch.randn(outputs, 192) / 192**0.5, torch.randn(outputs)]
+    given = [x.to(dtype) for x in given]
+    d_out = (torch.randn(rows, outputs) + 0.1).to(dtype)
+    exact_in = [x.double().requires_grad_() for x in given]
+    exact = torch.nn.functional.linear(*exact_in)
+    wanted = [exact, *torch.autograd.grad(exact, exact_in, d_out.double())]
+    found_in = [x.to(device).requires_grad_() for x in given]
+    found = narrow.narrow_linear(*found_in)
+    gradients, again = (torch.autograd.grad(found, found_in, d_out.to(device), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(gradients, again, strict=True))
+    for a, b in zip([found, *gradients], wanted, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == dtype
+        assert (a.cpu().double() - b).norm() <= BOUND[dtype] * b.norm()
+
+
+@pytest.mark.parametrize("outputs", [192, 576])
+@pytest.mark.parametrize("rows", [0, 1, 64, 65, 130, 500])
+def test_narrow(rows, outputs):
+    check_narrow(rows, outputs, HALF)
+
+
+def test_narrow_of_nothing():
+    x, weight, bias = (torch.randn(*size, requires_grad=True) for size in ((0, 3, 192), (576, 192), (576,)))
+    out = narrow.narrow_linear(x, weight, bias)
+    assert out.shape == (0, 3, 576)
+    d_x, d_weight, d_bias = torch.autograd.grad(out, (x, weight, bias), out)
+    assert d_x.shape == x.shape
+    assert not d_weight.any()
+    assert not d_bias.any()
+
+
+def test_narrow_of_memory_that_is_not_contiguous_or_not_aligned():
+    torch.manual_seed(0)
+    x, d_out = torch.randn(100, 192, 3).to(HALF).transpose(1, 2), torch.randn(192).to(HALF).expand(100, 3, 192)
+    wanted = narrow.narrow_linear_backward(d_out.contiguous(), x.contiguous())
+    exact = d_out.flatten(0, 1).double().T @ x.flatten(0, 1).double()
+    assert (wanted[0] - exact).norm() <= 1e-5 * exact.norm()
+    shifted = []
+    for given in (d_out, x):
+        room = torch.empty(given.numel() + 1, dtype=HALF)[1:].view(given.shape)
+        assert room.is_contiguous()
+        assert room.data_ptr() % 16
+        shifted.append(room.copy_(given))
+    for given in ((d_out, x), shifted):
+        assert all(torch.equal(a, b) for a, b in zip(narrow.narrow_linear_backward(*given), wanted, strict=True))
+
+
+def test_narrow_reads_nothing_outside_and_fills_every_part():
+    """Rows before and after the given ones hold NaN; sums of whole numbers are exact, so no row counts twice."""
+    whole_d, whole_x = (torch.full((600, 192), math.nan, dtype=HALF) for _ in range(2))
+    for rows in (1, 64, 200, 385, 500):
+        d, x = whole_d[50 : 50 + rows], whole_x[50 : 50 + rows]
+        d.copy_(torch.randint(-2, 3, d.shape))
+        x.copy_(torch.randint(-2, 3, x.shape))
+        d_weight, d_bias = narrow.narrow_linear_backward(d, x)
+        assert torch.equal(d_weight, (d.double().T @ x.double()).float())
+        assert torch.equal(d_bias, d.double().sum(0).float())
+        assert d_weight.dtype == d_bias.dtype == torch.float32
+
+
+def test_narrow_computes_what_is_needed(monkeypatch):
+    torch.manual_seed(0)
+    given = [torch.randn(70, 192).to(HALF), torch.randn(192, 192).to(HALF), torch.randn(192).to(HALF)]
+    d_out = torch.randn(70, 192).to(HALF)
+    calls, run = [], narrow.narrow_linear_backward
+    monkeypatch.setattr(narrow, "narrow_linear_backward", lambda *a: (calls.append(1), run(*a))[1])
+    whole = [x.clone().requires_grad_() for x in given]
+    wanted = torch.autograd.grad(narrow.narrow_linear(*whole), whole, d_out)
+    assert len(calls) == 1
+    for needed in ([0], [1], [2], [0, 2], [1, 2]):
+        calls.clear()
+        some = [x.clone().requires_grad_(i in needed) for i, x in enumerate(given)]
+        narrow.narrow_linear(*some).backward(d_out)
+        for i, x in enumerate(some):
+            assert (x.grad is not None) == (i in needed)
+            if i in needed:
+                torch.testing.assert_close(x.grad, wanted[i], rtol=2e-3, atol=2e-3)
+        assert len(calls) == (1 in needed)
+
+
+@pytest.mark.parametrize("kind", ["alternating", "two_axis", "bottleneck"])
+def test_narrow_in_attention_eager_and_compiled(kind, monkeypatch):
+    """As the rule would decide on Hopper: attention's gradients are those of torch's own layers, in one graph."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    part = attention.KINDS[kind](ModelConfig(width=192, heads=12, attention=kind), 1).to(HALF)
+    x, layout = torch.randn(6, 20, 192).to(HALF), Layout.uniform(2, 3)
+    names = [name for name, _ in part.named_parameters() if name.startswith("qkv")]
+    calls, run = [], half.parts
+    runs = []
+    for how in ("stock", "eager", "compiled"):
+        if how == "eager":
+            monkeypatch.setattr(narrow, "suits", lambda layer, x: True)
+            monkeypatch.setattr(half, "parts", lambda *a: (calls.append(1), run(*a))[1])
+        if how == "compiled":
+            monkeypatch.setattr(half, "parts", run)
+        call = torch.compile(part, backend="aot_eager", fullgraph=True) if how == "compiled" else part
+        part.zero_grad()
+        call(x, layout).square().sum().backward()
+        runs.append([part.get_parameter(name).grad for name in names])
+    assert len(calls) == len(names) // 2
+    for found in runs[1:]:
+        for a, b in zip(found, runs[0], strict=True):
+            assert (a - b).norm() <= 3e-3 * b.norm()
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (50, 24), (90, 192), (5, 576)])

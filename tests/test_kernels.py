@@ -1,4 +1,4 @@
-"""Short-axis attention and GELU: the kernels on Triton's interpreter and on a GPU, the operators, and their rules."""
+"""Attention, GELU, norms and narrow layers: kernels on Triton's interpreter and on a GPU, operators and their rules."""
 
 import os
 import subprocess
@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import half, mlp, norm, short_axis
+from cerebro_eeg.model import half, mlp, narrow, norm, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import check, check_mlp, check_norm
+from kernel_cases import BOUND, check, check_mlp, check_narrow, check_norm
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +206,70 @@ def test_the_operator_is_sound():
     scale = torch.randn(8, requires_grad=True)
     torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True))
     torch.library.opcheck(norm.add_norm_op, (x.detach(), x.detach(), scale.detach(), scale.detach(), 1e-5, False))
+    x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
+    torch.library.opcheck(narrow.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
+    torch.library.opcheck(narrow.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
+
+
+def test_the_rule_of_narrow_layers(monkeypatch):
+    """192 inputs, a multiple of it as outputs, a bias, a weight that learns, gradients, and Hopper."""
+
+    class Given:
+        is_cuda, dtype, device = True, torch.bfloat16, torch.device("cuda", 1)
+
+    given, plain, asked = Given(), Linear(192, 576), []
+    assert not narrow.is_hopper(torch.device("cuda")) or torch.cuda.is_available()
+    monkeypatch.setattr(narrow, "is_hopper", lambda device: asked.append(device) is None)
+    assert narrow.suits(plain, given)
+    assert asked == [torch.device("cuda", 1)]
+    assert narrow.suits(Linear(192, 192), given)
+    for other in (
+        Linear(192, 100),
+        Linear(64, 192),
+        Linear(384, 192),
+        Linear(192, 576, bias=False),
+        torch.nn.Sequential(plain),
+    ):
+        assert not narrow.suits(other, given)
+    plain.weight.requires_grad_(False)
+    assert not narrow.suits(plain, given)
+    plain.weight.requires_grad_(True)
+    with short_axis.use("stock"):
+        assert not narrow.suits(plain, given)
+    monkeypatch.setattr(narrow, "is_hopper", lambda device: False)
+    assert not narrow.suits(plain, given)
+
+    monkeypatch.setattr(narrow, "suits", lambda layer, x: True)
+    x = torch.randn(2, 3, 192)
+    assert "narrow_linear" in type(narrow.linear(plain, x).grad_fn).__name__
+    with torch.no_grad():
+        torch.testing.assert_close(narrow.linear(plain, x), plain(x))
+
+
+@pytest.mark.parametrize(
+    ("version", "hip", "wanted"),
+    [((9, 0), None, True), ((8, 0), None, False), ((10, 0), None, False), ((9, 0), "6", False)],
+)
+def test_which_gpus_are_hopper(version, hip, wanted, monkeypatch):
+    """AMD's MI200 calls itself 9.0, too."""
+
+    class Properties:
+        major, minor = version
+
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert narrow.is_hopper(torch.device("cuda")) is wanted
+
+
+def test_parts_of_the_tokens_hold_every_row_once():
+    assert narrow.split(655_360, 132 // 3) == (44, 14_912)
+    for rows in (1, 63, 64, 65, 128, 1000, 8448, 8449, 655_361):
+        for most in (0, 1, 2, 44, 132):
+            parts, chunk = narrow.split(rows, most)
+            assert chunk % narrow.BLOCK_T == 0
+            assert (parts - 1) * chunk < rows <= parts * chunk
+            assert parts <= max(1, most)
 
 
 def test_the_rule_of_norms():
@@ -293,6 +357,62 @@ def test_cuda_mlp_of_many_tokens():
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (9000, 192), (7000, 576), (50, 768), (3, 1000)])
 def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, device="cuda")
+
+
+@pytest.fixture
+def hopper():
+    if not narrow.is_hopper(torch.device("cuda")):
+        pytest.skip("needs a Hopper GPU")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "outputs"), [(0, 576), (1, 192), (100, 576), (20_001, 576), (9000, 768)])
+def test_cuda_narrow(rows, outputs, dtype, hopper):
+    check_narrow(rows, outputs, dtype, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of inductor
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cuda_narrow_under_autocast_eager_and_compiled(dtype, hopper):
+    """One graph with the operator in it, and the gradients of float32 weights, against float64."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = Linear(192, 576).cuda(), torch.randn(50, 20, 192, device="cuda", requires_grad=True)
+    d_out = torch.randn(50, 20, 576, device="cuda").to(dtype)
+    given = (x, layer.weight, layer.bias)
+    exact_in = [p.detach().double().requires_grad_() for p in given]
+    wanted = torch.autograd.grad(torch.nn.functional.linear(*exact_in), exact_in, d_out.double())
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    def run(x):
+        return narrow.linear(layer, x)
+
+    for call in (run, torch.compile(run, backend=backend, fullgraph=True), torch.compile(run, fullgraph=True)):
+        with torch.autocast("cuda", dtype):
+            out = call(x)
+        assert out.dtype == dtype
+        for a, b in zip(torch.autograd.grad(out, given, d_out), wanted, strict=True):
+            assert a.dtype == torch.float32
+            assert (a.double() - b).norm() <= 2 * BOUND[dtype] * b.norm()
+    (graph,) = graphs
+    assert "narrow_linear" in graph.code
+
+
+@pytest.mark.gpu
+def test_cuda_narrow_with_offsets_beyond_32_bits(hopper):
+    d_out = torch.zeros(3_800_000, 576, device="cuda", dtype=torch.bfloat16)
+    assert d_out.numel() > 2**31
+    x = torch.randn(3_800_000, 192, device="cuda", dtype=torch.bfloat16)
+    d_out[-9:].normal_()
+    d_weight, d_bias = narrow.narrow_linear_backward(d_out, x)
+    torch.testing.assert_close(d_weight.double(), d_out[-9:].double().T @ x[-9:].double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(d_bias.double(), d_out[-9:].double().sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -392,3 +512,7 @@ def test_a_counter_of_flops_sees_the_operators():
         mlp.mlp_op(x, up, None, down, None)[0].sum().backward()
         mlp.mlp_once(x.detach(), up.detach(), None, down.detach(), None)
         assert counter.get_total_flops() == (2 + 4 + 2) * 2 * 6 * 20 * 8 * 16
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        x, weight, bias = (torch.randn(*size, requires_grad=True) for size in ((6, 20, 192), (576, 192), (576,)))
+        narrow.narrow_linear(x, weight, bias).sum().backward()
+        assert counter.get_total_flops() == (1 + 2) * 2 * 6 * 20 * 192 * 576
