@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
-from cerebro_eeg.model import short_axis, short_axis_cpu
+from cerebro_eeg.model import narrow, short_axis, short_axis_cpu
 from cerebro_eeg.model.cpu import linear
 
 Axis = Literal["channels", "time", "all"]
@@ -41,7 +41,7 @@ class AxisAttention(nn.Module):
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
         """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
-        return linear(self.out, attend(linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN))
+        return linear(self.out, attend(narrow.linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN))
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}, heads={self.heads}"
@@ -58,8 +58,8 @@ class TwoAxisAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        channels_RND = attend(linear(self.qkv, x_RND), layout, "channels", self.heads, keys_RN)
-        time_RND = attend(linear(self.qkv_time, x_RND), layout, "time", self.heads, keys_RN)
+        channels_RND = attend(narrow.linear(self.qkv, x_RND), layout, "channels", self.heads, keys_RN)
+        time_RND = attend(narrow.linear(self.qkv_time, x_RND), layout, "time", self.heads, keys_RN)
         return linear(self.out, (channels_RND + time_RND) / 2)
 
 
@@ -77,7 +77,7 @@ class BottleneckAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        q_RNHE, k_RNHE, v_RNHE = linear(self.qkv, x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q_RNHE, k_RNHE, v_RNHE = narrow.linear(self.qkv, x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
         keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
         if layout.real_R is not None:
             keep_RN = keep_RN & layout.real_R[:, None]
