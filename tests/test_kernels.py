@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import half, mlp, narrow, norm, short_axis
+from cerebro_eeg.model import half, hopper, mlp, narrow, norm, short_axis
 from cerebro_eeg.model.attention import attend
 from cerebro_eeg.model.masked import MaskedCerebro
 from kernel_cases import BOUND, check, check_mlp, check_narrow, check_norm
@@ -218,8 +218,8 @@ def test_the_rule_of_narrow_layers(monkeypatch):
         is_cuda, dtype, device = True, torch.bfloat16, torch.device("cuda", 1)
 
     given, plain, asked = Given(), Linear(192, 576), []
-    assert not narrow.is_hopper(torch.device("cuda")) or torch.cuda.is_available()
-    monkeypatch.setattr(narrow, "is_hopper", lambda device: asked.append(device) is None)
+    assert not hopper.is_hopper(torch.device("cuda")) or torch.cuda.is_available()
+    monkeypatch.setattr(hopper, "is_hopper", lambda device: asked.append(device) is None)
     assert narrow.suits(plain, given)
     assert asked == [torch.device("cuda", 1)]
     assert narrow.suits(Linear(192, 192), given)
@@ -236,7 +236,7 @@ def test_the_rule_of_narrow_layers(monkeypatch):
     plain.weight.requires_grad_(True)
     with short_axis.use("stock"):
         assert not narrow.suits(plain, given)
-    monkeypatch.setattr(narrow, "is_hopper", lambda device: False)
+    monkeypatch.setattr(hopper, "is_hopper", lambda device: False)
     assert not narrow.suits(plain, given)
 
     monkeypatch.setattr(narrow, "suits", lambda layer, x: True)
@@ -259,7 +259,7 @@ def test_which_gpus_are_hopper(version, hip, wanted, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    assert narrow.is_hopper(torch.device("cuda")) is wanted
+    assert hopper.is_hopper(torch.device("cuda")) is wanted
 
 
 def test_parts_of_the_tokens_hold_every_row_once():
@@ -360,22 +360,22 @@ def test_cuda_norm(rows, width, dtype):
 
 
 @pytest.fixture
-def hopper():
-    if not narrow.is_hopper(torch.device("cuda")):
+def on_hopper():
+    if not hopper.is_hopper(torch.device("cuda")):
         pytest.skip("needs a Hopper GPU")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("rows", "outputs"), [(0, 576), (1, 192), (100, 576), (20_001, 576), (9000, 768)])
-def test_cuda_narrow(rows, outputs, dtype, hopper):
+def test_cuda_narrow(rows, outputs, dtype, on_hopper):
     check_narrow(rows, outputs, dtype, device="cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of inductor
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cuda_narrow_under_autocast_eager_and_compiled(dtype, hopper):
+def test_cuda_narrow_under_autocast_eager_and_compiled(dtype, on_hopper):
     """One graph with the operator in it, and the gradients of float32 weights, against float64."""
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -405,7 +405,7 @@ def test_cuda_narrow_under_autocast_eager_and_compiled(dtype, hopper):
 
 
 @pytest.mark.gpu
-def test_cuda_narrow_with_offsets_beyond_32_bits(hopper):
+def test_cuda_narrow_with_offsets_beyond_32_bits(on_hopper):
     d_out = torch.zeros(3_800_000, 576, device="cuda", dtype=torch.bfloat16)
     assert d_out.numel() > 2**31
     x = torch.randn(3_800_000, 192, device="cuda", dtype=torch.bfloat16)

@@ -7,8 +7,6 @@ the products beside them, so the hidden layer is not read once more for it. On o
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** hidden width, **T** tokens of all rows.
 """
 
-import functools
-import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.model import cpu, gelu, half
+from cerebro_eeg.model import cpu, gelu, half, hopper
 
 
 class Tile(NamedTuple):
@@ -30,7 +28,6 @@ class Tile(NamedTuple):
 
 UP, DOWN = Tile(128, 256, 8, 4), Tile(128, 128, 4, 3)  # the best of sweeps on an H200 (benchmarks/README.md)
 BLOCK_K = 64
-HOPPER = (9, 0)
 
 
 def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
@@ -46,27 +43,9 @@ def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
 
 def fuses(x: Tensor, width: int, hidden: int) -> bool:
     """Whether the fused kernels are used: by the kind of GPU, and where rows begin every 16 bytes."""
-    if x.dtype not in half.DTYPES or width % 8 or hidden % 8 or not _has_descriptors():
+    if x.dtype not in half.DTYPES or width % 8 or hidden % 8:
         return False
-    return not x.is_cuda or torch.cuda.get_device_capability(x.device) == HOPPER
-
-
-@functools.cache
-def _has_descriptors() -> bool:
-    """Whether this Triton can describe tensors to the memory accelerator."""
-    return bool(importlib.util.find_spec("triton") and importlib.util.find_spec("triton.tools.tensor_descriptor"))
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-
-
-def _tiles(x: Tensor, rows: int, columns: int) -> Any:
-    """A tensor's description, as a matrix, to the device's memory accelerator."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [rows, columns])
+    return not x.is_cuda or hopper.is_hopper(x.device)  # on a CPU the interpreter runs them
 
 
 def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:
@@ -77,7 +56,7 @@ def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool)
         out_RNH = torch.empty_like(before_RNH) if keep else before_RNH
         gelu.run_gelu(before_RNH, out_RNH)
         return out_RNH, before_RNH
-    x_RND, weight_HD = x_RND.contiguous(), weight_HD.contiguous()
+    x_RND, weight_HD = hopper.aligned(x_RND), hopper.aligned(weight_HD)
     out_RNH = x_RND.new_empty(*x_RND.shape[:-1], hidden)
     slope_RNH = torch.empty_like(out_RNH) if keep else out_RNH
     if out_RNH.numel():
@@ -86,12 +65,12 @@ def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool)
         rows = x_RND.numel() // width
         tiles = -(-rows // UP.rows) * -(-hidden // UP.columns)
         with torch.cuda.device_of(x_RND):
-            mlp_kernels.up[(min(tiles, _processors(x_RND.device)),)](
-                _tiles(x_RND, UP.rows, BLOCK_K),
-                _tiles(weight_HD, UP.columns, BLOCK_K),
+            mlp_kernels.up[(min(tiles, hopper.processors(x_RND.device)),)](
+                hopper.tiles(x_RND, UP.rows, BLOCK_K),
+                hopper.tiles(weight_HD, UP.columns, BLOCK_K),
                 x_RND if bias_H is None else bias_H.contiguous(),
-                _tiles(slope_RNH, UP.rows, UP.columns // 2),
-                _tiles(out_RNH, UP.rows, UP.columns // 2),
+                hopper.tiles(slope_RNH, UP.rows, UP.columns // 2),
+                hopper.tiles(out_RNH, UP.rows, UP.columns // 2),
                 rows,
                 hidden,
                 K=width,
@@ -141,7 +120,7 @@ def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bo
     if not fuses(kept_RNH, width, hidden):
         d_before_RNH, d_up_H = gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
         return d_before_RNH, d_up_H, d_late_RND.flatten(0, -2).sum(0, dtype=torch.float32)[: width if late else 0]
-    d_late_RND, down_DH, kept_RNH = d_late_RND.contiguous(), down_DH.contiguous(), kept_RNH.contiguous()
+    d_late_RND, down_DH, kept_RNH = (hopper.aligned(x) for x in (d_late_RND, down_DH, kept_RNH))
     d_before_RNH = torch.empty_like(kept_RNH)
     blocks = -(-(kept_RNH.numel() // hidden) // DOWN.rows)
     sums_PH = kept_RNH.new_empty(blocks, hidden, dtype=torch.float32)
@@ -151,10 +130,10 @@ def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bo
 
         with torch.cuda.device_of(kept_RNH):
             mlp_kernels.down_backward[(blocks * -(-hidden // DOWN.columns),)](
-                _tiles(d_late_RND, DOWN.rows, BLOCK_K),
-                _tiles(down_DH, BLOCK_K, DOWN.columns),
-                _tiles(kept_RNH, DOWN.rows, DOWN.columns),
-                _tiles(d_before_RNH, DOWN.rows, DOWN.columns),
+                hopper.tiles(d_late_RND, DOWN.rows, BLOCK_K),
+                hopper.tiles(down_DH, BLOCK_K, DOWN.columns),
+                hopper.tiles(kept_RNH, DOWN.rows, DOWN.columns),
+                hopper.tiles(d_before_RNH, DOWN.rows, DOWN.columns),
                 sums_PH,
                 sums_PD if late else sums_PH,
                 hidden,

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.model import cpu, half
+from cerebro_eeg.model import cpu, half, hopper
 
 WIDTH = 192  # inputs, and outputs of a program
-BLOCK_T, WARPS, STAGES = 64, 8, 3  # the best of a sweep on an H200
-INTERPRETED = 6  # programs of Triton's interpreter, where there are no multiprocessors
+BLOCK_T, WARPS, STAGES = 64, 8, 3  # the best of a sweep on an H200 (benchmarks/README.md)
 
 
 def linear(layer: nn.Module, x_RND: Tensor) -> Tensor:
@@ -34,18 +33,7 @@ def suits(layer: nn.Module, x_RND: Tensor) -> TypeGuard[nn.Linear]:
     if not half.suits(x_RND, layer, nn.Linear) or not isinstance(layer, nn.Linear) or layer.bias is None:
         return False
     outputs, inputs = layer.weight.shape
-    return inputs == WIDTH and outputs % WIDTH == 0 and layer.weight.requires_grad and is_hopper(x_RND.device)
-
-
-def is_hopper(device: torch.device) -> bool:
-    """Whether a device has the matrix units that the kernel is written for. AMD counts its versions differently.
-
-    Asked for in a way that ``torch.compile`` takes for a constant, which ``get_device_capability`` is not to it.
-    """
-    if torch.version.hip is not None or not torch.cuda.is_available():
-        return False
-    found = torch.cuda.get_device_properties(device)
-    return bool(found.major == 9 and found.minor == 0)
+    return inputs == WIDTH and outputs % WIDTH == 0 and layer.weight.requires_grad and hopper.is_hopper(x_RND.device)
 
 
 @torch.library.custom_op("cerebro_eeg::narrow_linear", mutates_args=())
@@ -65,18 +53,16 @@ def narrow_linear_backward(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Te
     outputs = d_out_RNF.shape[-1]
     if not d_out_RNF.numel():
         return x_RND.new_zeros(outputs, WIDTH, dtype=torch.float32), x_RND.new_zeros(outputs, dtype=torch.float32)
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
     from cerebro_eeg.model import narrow_kernels
 
-    d_TF, x_TD = _aligned(d_out_RNF).view(-1, outputs), _aligned(x_RND).view(-1, WIDTH)
+    d_TF, x_TD = hopper.aligned(d_out_RNF).view(-1, outputs), hopper.aligned(x_RND).view(-1, WIDTH)
     blocks = outputs // WIDTH
-    parts, chunk = split(len(d_TF), processors(d_TF.device) // blocks)
+    parts, chunk = split(len(d_TF), hopper.processors(d_TF.device) // blocks)
     products_PFD = x_TD.new_empty(parts, outputs, WIDTH, dtype=torch.float32)
     sums_PF = x_TD.new_empty(parts, outputs, dtype=torch.float32)
     with torch.cuda.device_of(d_TF):
         narrow_kernels.backward[(blocks, parts)](
-            *(TensorDescriptor.from_tensor(t, [BLOCK_T, columns]) for t in (d_TF, x_TD) for columns in (128, 64)),
+            *(hopper.tiles(t, BLOCK_T, columns) for t in (d_TF, x_TD) for columns in (128, 64)),
             products_PFD,
             sums_PF,
             len(d_TF),
@@ -94,19 +80,6 @@ def split(rows: int, most: int) -> tuple[int, int]:
     blocks = -(-rows // BLOCK_T)
     chunk = -(-blocks // max(1, most))
     return -(-blocks // chunk), chunk * BLOCK_T
-
-
-def processors(device: torch.device) -> int:
-    """How many programs run at a time: one fills a multiprocessor."""
-    if device.type != "cuda":
-        return INTERPRETED
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """In one piece that starts where a tensor descriptor may start."""
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() % 16 else x
 
 
 @narrow_linear_backward.register_fake

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import register_flop_formula
 from cerebro_eeg.errors import InputError
 
 TRITON = importlib.util.find_spec("triton") is not None
-"""It comes with torch for CUDA on Linux; elsewhere attention, norms and GELU are torch's."""
+"""It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
 FILLING = 2048
 """Programs that keep a GPU busy; with fewer, each takes one turn, which gives the same bits."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -49,7 +49,7 @@ def use(choice: Choice) -> Iterator[None]:
 
 
 def ours() -> bool:
-    """Whether kernels of our own are asked for, here, in ``mlp.py`` and in ``norm.py``."""
+    """Whether kernels of our own are asked for, here, in ``mlp.py``, ``narrow.py`` and ``norm.py``."""
     return _choice != "stock"
 
 
