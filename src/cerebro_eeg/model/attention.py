@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
-from cerebro_eeg.model import narrow, short_axis, short_axis_cpu
+from cerebro_eeg.model import half, narrow, short_axis, short_axis_cpu
 from cerebro_eeg.model.cpu import linear
 
 Axis = Literal["channels", "time", "all"]
@@ -29,7 +29,21 @@ Axis = Literal["channels", "time", "all"]
 MOST_SEQUENCES = 16_384
 
 
-class AxisAttention(nn.Module):
+class Attention(nn.Module):
+    """What all kinds are: tokens are mixed, and a linear layer projects what comes of it."""
+
+    out: nn.Linear
+
+    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+        """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
+        return linear(self.out, self.mixed(x_RND, layout, keys_RN))
+
+    def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
+        """The tokens before the projection, (R, N, D)."""
+        raise NotImplementedError
+
+
+class AxisAttention(Attention):
     """Multi-head self-attention along one axis of the grid: alternating (Algorithm 1) and standard attention."""
 
     def __init__(self, config: ModelConfig, axis: Axis) -> None:
@@ -39,15 +53,14 @@ class AxisAttention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
-        return linear(self.out, attend(narrow.linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN))
+    def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
+        return attend(narrow.linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}, heads={self.heads}"
 
 
-class TwoAxisAttention(nn.Module):
+class TwoAxisAttention(Attention):
     """Both axes in every layer, each with its own QKV (Algorithm 2); one projection of their mean."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -57,13 +70,13 @@ class TwoAxisAttention(nn.Module):
         self.qkv_time = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+    def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
         channels_RND = attend(narrow.linear(self.qkv, x_RND), layout, "channels", self.heads, keys_RN)
         time_RND = attend(narrow.linear(self.qkv_time, x_RND), layout, "time", self.heads, keys_RN)
-        return linear(self.out, (channels_RND + time_RND) / 2)
+        return (channels_RND + time_RND) / 2
 
 
-class BottleneckAttention(nn.Module):
+class BottleneckAttention(Attention):
     """Algorithm 3 to the letter: channels attend through their means over time, then time through its means.
 
     The second attention averages copies of one and the same value, so its output does not depend on time (and its
@@ -76,7 +89,7 @@ class BottleneckAttention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+    def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
         q_RNHE, k_RNHE, v_RNHE = narrow.linear(self.qkv, x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
         keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
         if layout.real_R is not None:
@@ -92,22 +105,30 @@ class BottleneckAttention(nn.Module):
         v_BHNV = a_BHCE.flatten(2)[:, :, None].expand(-1, -1, tokens, -1)
         out_BHNV = scaled_dot_product(q_BHNE, k_BHNE, v_BHNV, keep_BCN.any(1))
         out_BCNHE = out_BHNV.unflatten(-1, (layout.width, a_BHCE.shape[-1])).permute(0, 3, 2, 1, 4)
-        return linear(self.out, layout.rows(out_BCNHE).flatten(2))
+        return layout.rows(out_BCNHE).flatten(2)
 
 
-def make_alternating(config: ModelConfig, layer: int) -> nn.Module:
+def make_alternating(config: ModelConfig, layer: int) -> Attention:
     """Alg. 1: layers 1, 3, ... mix channels, layers 2, 4, ... mix time (``first_axis`` swaps them)."""
     odd = layer % 2 == 1
     return AxisAttention(config, "channels" if odd == (config.first_axis == "channels") else "time")
 
 
 # An attention kind is a function of the config and of the layer's number, counted from 1.
-KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], nn.Module]] = {
+KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], Attention]] = {
     "alternating": make_alternating,
     "standard": lambda config, layer: AxisAttention(config, "all"),
     "two_axis": lambda config, layer: TwoAxisAttention(config),
     "bottleneck": lambda config, layer: BottleneckAttention(config),
 }
+
+
+def comes_apart(attention: Attention) -> bool:
+    """Whether nobody has replaced or watches attention or its projection: then the projection may be left to others."""
+    kind = type(attention)
+    if kind not in (AxisAttention, TwoAxisAttention, BottleneckAttention) or not half.is_plain(attention, kind):
+        return False
+    return half.is_plain(attention.out, nn.Linear)
 
 
 def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Tensor | None = None) -> Tensor:
