@@ -4,15 +4,21 @@ Not collected by itself: ``test_kernels.py`` runs it in a process of its own wit
 before Triton loads), and on a GPU calls the functions whose names start with ``check``.
 """
 
+import contextlib
+import copy
 import math
 from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.model import attention, half, mlp, narrow, norm, short_axis
+from cerebro_eeg.model.encoder import Block
+from tiny_models import KINDS, randomized, small
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 HALF = torch.float16  # the interpreter computes bfloat16 wrongly
@@ -109,22 +115,29 @@ def check_mlp(rows, width, hidden, dtype, *, bias=True, device="cpu"):
     assert torch.equal(mlp.mlp_once(*arguments([x.detach() for x in found_in])), found)
 
 
-def check_norm(rows, width, dtype, *, device="cpu"):
-    """A sum, its LayerNorm and all gradients against float64 autograd; weights are float32, as under autocast."""
+def check_norm(rows, width, dtype, *, late_bias=None, device="cpu"):
+    """A sum, its LayerNorm and all gradients against float64 autograd; weights are float32, as under autocast.
+
+    ``late_bias``: the precision of a bias that is added on the way; None for none.
+    """
     torch.manual_seed(rows)
     given = [torch.randn(rows, 3, width).to(dtype) + 1, (3 * torch.randn(rows, 3, width)).to(dtype)]
     given += [torch.randn(width), torch.randn(width)]
+    given += [] if late_bias is None else [5 * torch.randn(width).to(late_bias)]
     d_out = [torch.randn(rows, 3, width).to(dtype) for _ in range(2)]
     exact_in = [x.double().requires_grad_() for x in given]
-    total = exact_in[0] + exact_in[1]
-    wanted = [total, torch.nn.functional.layer_norm(total, (width,), *exact_in[2:], 1e-5)]
+    total = sum(exact_in[4:], exact_in[0] + exact_in[1])
+    wanted = [total, torch.nn.functional.layer_norm(total, (width,), *exact_in[2:4], 1e-5)]
     wanted += torch.autograd.grad(wanted, exact_in, [x.double() for x in d_out])
     found_in = [x.to(device).requires_grad_() for x in given]
-    found = list(norm.add_norm_op(*found_in, 1e-5, True)[:2])
-    once = norm.add_norm_op(*(x.detach() for x in found_in), 1e-5, False)
+    bias = None if late_bias is None else found_in[4]
+    found = list(norm.add_norm_op(*found_in[:4], 1e-5, True, bias)[:2])
+    once_bias = None if late_bias is None else bias.detach()
+    once = norm.add_norm_op(*(x.detach() for x in found_in[:4]), 1e-5, False, once_bias)
     assert all(torch.equal(a, b) for a, b in zip(found, once, strict=False))
     found += torch.autograd.grad(found, found_in, [x.to(device) for x in d_out])
-    for a, b, kind in zip(found, wanted, [dtype] * 4 + [torch.float32] * 2, strict=True):
+    kinds = [dtype] * 4 + [torch.float32] * 2 + ([] if late_bias is None else [late_bias])
+    for a, b, kind in zip(found, wanted, kinds, strict=True):
         assert a.shape == b.shape
         assert a.dtype == kind
         assert (a.cpu().double() - b).norm() <= BOUND[dtype] * b.norm()
@@ -240,23 +253,154 @@ def test_narrow_in_attention_eager_and_compiled(kind, monkeypatch):
             assert (a - b).norm() <= 3e-3 * b.norm()
 
 
+class LateBiases(TorchDispatchMode):
+    """Notes what the calls of the norms' operators got to add, forward, and were asked to sum up, backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.added, self.summed = [], []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.cerebro_eeg.add_norm.default:
+            self.added.append(args[6] is not None)
+        if function is torch.ops.cerebro_eeg.add_norm_backward.default:
+            self.summed.append(args[5])
+        return function(*args, **(kwargs or {}))
+
+
+def check_block(config, dtype, *, cast, device="cpu"):
+    """A block whose second norm adds the bias of attention, and all gradients, against float64; torch's kernels, too.
+
+    Weights are float32, where autocast is to ``cast`` them, or in half precision.
+    """
+    torch.manual_seed(0)
+    block = randomized(Block(config, 1)).to(dtype)
+    exact = copy.deepcopy(block).double()
+    block.to(device, torch.float32 if cast else dtype)
+    given, d_out = ([torch.randn(6, 5, config.width).to(dtype) for _ in range(2)] for _ in range(2))
+    layout, wanted = Layout.uniform(2, 3), None
+    for choice, ours in (("stock", exact), ("stock", block), ("auto", block)):
+        to = {"device": "cpu", "dtype": torch.float64} if ours is exact else {"device": device, "dtype": dtype}
+        ours.zero_grad()
+        found_in = [x.to(**to, copy=True).requires_grad_() for x in given]
+        precision = torch.autocast(device, dtype) if cast and ours is block else contextlib.nullcontext()
+        with short_axis.use(choice), LateBiases() as late:
+            with precision:
+                found = ours(*found_in, layout)
+            torch.autograd.backward(found, [x.to(**to) for x in d_out])
+        assert late.added == ([False, config.bias] if choice == "auto" else [])
+        assert late.summed == ([config.bias, False] if choice == "auto" else [])
+        gradients = dict(ours.named_parameters())
+        assert all(p.grad.dtype == p.dtype for p in gradients.values())
+        bias = [gradients["attention.out.bias"].grad] if config.bias else []
+        everything = torch.cat([p.grad.flatten() for p in gradients.values()])
+        values = [x.detach().cpu().double() for x in (*found, *(x.grad for x in found_in), everything, *bias)]
+        wanted = wanted or values
+        for a, b in zip(values, wanted, strict=True):
+            assert (a - b).norm() <= 4 * BOUND[dtype] * b.norm()
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch):
+    """Layers take our operators on the CPU, too, where the interpreter runs their kernels."""
+    monkeypatch.setattr(half, "suits", lambda x, layer, kind: short_axis.ours() and half.is_plain(layer, kind))
+    monkeypatch.setattr(half, "dtype_of", lambda x: HALF if torch.is_autocast_enabled("cpu") else x.dtype)
+
+
+@pytest.mark.parametrize("late_bias", [None, torch.float32])
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (50, 24), (90, 192), (5, 576)])
-def test_norm(rows, width):
-    check_norm(rows, width, HALF)
+def test_norm(rows, width, late_bias):
+    check_norm(rows, width, HALF, late_bias=late_bias)
+
+
+def test_norm_with_a_late_bias_in_half_precision():
+    check_norm(7, 24, HALF, late_bias=HALF)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_block(kind, cast):
+    check_block(small(attention=kind), HALF, cast=cast)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_block_without_biases():
+    check_block(small(bias=False), HALF, cast=False)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_frozen_bias_is_added_and_its_gradient_not_summed_up():
+    block = randomized(Block(small(), 1)).to(HALF)
+    block.attention.out.bias.requires_grad_(False)
+    x = torch.randn(6, 5, 12).to(HALF).requires_grad_()
+    with LateBiases() as late:
+        block(x, x.detach(), Layout.uniform(2, 3))[1].sum().backward()
+    assert late.added == [False, True]
+    assert late.summed == [False, False]
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's compiler looks at it
+@pytest.mark.parametrize("kind", ["alternating", "bottleneck"])
+def test_a_block_compiled_or_computed_again_is_the_same(kind):
+    torch._dynamo.reset()
+    block = randomized(Block(small(attention=kind), 1)).to(HALF)
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    runs = []
+    for run in (block, compiled, lambda *given: checkpoint(block, *given, use_reentrant=False)):
+        block.zero_grad()
+        torch.manual_seed(0)
+        x, late = (torch.randn(6, 5, 12).to(HALF).requires_grad_() for _ in range(2))
+        found = run(x, late, Layout.uniform(2, 3))
+        torch.autograd.backward(found, [torch.ones_like(x)] * 2)
+        runs.append([*found, x.grad, late.grad, *(p.grad for p in block.parameters())])
+    for others in runs[1:]:
+        torch.testing.assert_close(others, runs[0])
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_an_exported_block_adds_the_bias_in_the_norm():
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = randomized(Block(small(), 1)).to(HALF).requires_grad_(False)
+
+        def forward(self, x, late):
+            return self.block(x, late, Layout.uniform(2, 3))
+
+    whole, given = Whole(), tuple(torch.randn(2, 6, 5, 12).to(HALF))
+    for strict in (False, True):
+        exported = torch.export.export(whole, given, strict=strict).module()
+        with LateBiases() as late:
+            found = exported(*given)
+        assert late.added == [False, True]
+        torch.testing.assert_close(found, whole(*given))
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_late_bias_that_torch_adds():
+    """Where the kernels do not suit, the bias is not lost; also where there is nothing else to add."""
+    plain = torch.nn.LayerNorm(8)
+    x, late, bias = torch.randn(4, 3, 8), torch.randn(4, 3, 8), torch.randn(8)
+    for given, total in ((late, x + late + bias), (None, x + bias)):
+        torch.testing.assert_close(norm.add_norm(x, given, plain, bias), (total, plain(total)))
 
 
 def test_norm_of_nothing():
-    x, weight = torch.randn(0, 3, 8, requires_grad=True), torch.ones(8, requires_grad=True)
-    total, out, _ = norm.add_norm_op(x, x.detach(), weight, weight.detach(), 1e-5, True)
-    assert total.shape == out.shape == (0, 3, 8)
-    assert torch.autograd.grad(out, weight, out)[0].abs().sum() == 0
+    x, (weight, bias) = torch.randn(0, 3, 8, requires_grad=True), torch.ones(2, 8, requires_grad=True)
+    for late_bias in (None, bias):
+        total, out, _ = norm.add_norm_op(x, x.detach(), weight, weight.detach(), 1e-5, True, late_bias)
+        assert total.shape == out.shape == (0, 3, 8)
+        for held in (weight, late_bias):
+            assert held is None or torch.autograd.grad(out, held, out, retain_graph=True)[0].abs().sum() == 0
 
 
 def test_norm_of_memory_that_is_not_contiguous():
     x, late = torch.randn(5, 8, 3).to(HALF).transpose(1, 2), torch.randn(1, 1, 8).to(HALF).expand(5, 3, 8)
-    given = [x, late, torch.randn(16)[::2], torch.randn(1).expand(8)]
+    given = [x, late, torch.randn(16)[::2], torch.randn(1).expand(8), torch.randn(24)[::3]]
     found, same = ([v.detach().requires_grad_() for v in each] for each in (given, [v.contiguous() for v in given]))
-    outputs = [norm.add_norm_op(*each, 1e-5, True)[1] for each in (found, same)]
+    outputs = [norm.add_norm_op(*each[:4], 1e-5, True, each[4])[1] for each in (found, same)]
     assert torch.equal(*outputs)
     d_out = torch.randn(5, 8, 3).to(HALF).transpose(1, 2)
     gradients = [torch.autograd.grad(out, each, d_out) for out, each in zip(outputs, (found, same), strict=True)]
@@ -265,14 +409,14 @@ def test_norm_of_memory_that_is_not_contiguous():
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_norm_with_one_of_its_outputs_used(part):
-    given = [torch.randn(4, 3, 8).to(HALF), torch.randn(4, 3, 8).to(HALF), torch.randn(8), torch.randn(8)]
+    given = [*torch.randn(2, 4, 3, 8).to(HALF), *torch.randn(3, 8)]
     d_out = torch.randn(4, 3, 8).to(HALF)
     exact_in = [x.double().requires_grad_() for x in given]
-    total = exact_in[0] + exact_in[1]
-    exact = (total, torch.nn.functional.layer_norm(total, (8,), *exact_in[2:], 1e-5))[part]
+    total = exact_in[0] + exact_in[1] + exact_in[4]
+    exact = (total, torch.nn.functional.layer_norm(total, (8,), *exact_in[2:4], 1e-5))[part]
     wanted = torch.autograd.grad(exact, exact_in, d_out.double(), materialize_grads=True)
     found_in = [x.requires_grad_() for x in given]
-    found = torch.autograd.grad(norm.add_norm_op(*found_in, 1e-5, True)[part], found_in, d_out)
+    found = torch.autograd.grad(norm.add_norm_op(*found_in[:4], 1e-5, True, found_in[4])[part], found_in, d_out)
     for a, b in zip(found, wanted, strict=True):
         assert (a.double() - b).norm() <= BOUND[HALF] * b.norm()
 

@@ -17,9 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
 from cerebro_eeg.model import half, hopper, mlp, narrow, norm, short_axis
-from cerebro_eeg.model.attention import attend
+from cerebro_eeg.model.attention import KINDS as MAKERS
+from cerebro_eeg.model.attention import Attention, attend, comes_apart
+from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import BOUND, check, check_mlp, check_narrow, check_norm
+from kernel_cases import BOUND, LateBiases, check, check_block, check_mlp, check_narrow, check_norm
+from tiny_models import KINDS, small
+
+LAYOUT = Layout.uniform(2, 3)
 
 
 @pytest.fixture(autouse=True)
@@ -204,8 +209,16 @@ def test_the_operator_is_sound():
     torch.library.opcheck(mlp.mlp_op, (x, up_HD, None, down_DH, None))
     torch.library.opcheck(mlp.mlp_once, tuple(given.detach() for given in (x, up_HD, up_H, down_DH, down_D)))
     scale = torch.randn(8, requires_grad=True)
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True))
-    torch.library.opcheck(norm.add_norm_op, (x.detach(), x.detach(), scale.detach(), scale.detach(), 1e-5, False))
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None))
+    once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
+    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, None))
+    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, scale.detach()))
+    late_bias = torch.randn(8, requires_grad=True)
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, late_bias))
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, late_bias.detach()))
+    kept = torch.randn(2, 0, 5)
+    for late in (False, True):
+        torch.library.opcheck(norm.add_norm_backward, (*x.detach().expand(3, 0, 5, 8), scale.detach(), kept, late))
     x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
     torch.library.opcheck(narrow.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
     torch.library.opcheck(narrow.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
@@ -293,6 +306,93 @@ def test_the_rule_of_norms():
         assert not norm.suits(given, given, plain)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_that_comes_apart(kind):
+    """Nobody may have replaced or be watching attention or the layer that it ends in."""
+
+    class Louder(Linear):
+        pass
+
+    def made() -> Attention:
+        return MAKERS[kind](small(attention=kind), 1)
+
+    attention = made()
+    assert comes_apart(attention)
+    with torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: None):
+        assert not comes_apart(attention)
+    for part in (attention, attention.out):
+        for watch in (
+            part.register_forward_hook,
+            part.register_forward_pre_hook,
+            part.register_full_backward_hook,
+            part.register_full_backward_pre_hook,
+        ):
+            with watch(lambda *given: None):
+                assert not comes_apart(attention)
+    assert comes_apart(attention)
+    weight = attention.out.weight.detach()
+    for change in (
+        lambda it: setattr(it, "forward", lambda x, *given: x),
+        lambda it: setattr(it.out, "forward", lambda x: x),
+        lambda it: setattr(it, "out", Louder(12, 12)),
+        lambda it: setattr(it, "out", torch.nn.Sequential(it.out)),
+        lambda it: setattr(it, "__class__", type("Other", (type(it),), {})),
+        lambda it: setattr(it.out, "weight", torch.nn.Parameter(TwoTensor(weight, weight))),
+        lambda it: parametrizations.weight_norm(it.out),
+        lambda it: prune.l1_unstructured(it.out, "bias", 0.5),
+        lambda it: setattr(it, "_compiled_call_impl", lambda x, *given: x),
+        lambda it: setattr(it.out, "_compiled_call_impl", lambda x: x),
+    ):
+        attention = made()
+        change(attention)
+        assert not comes_apart(attention)
+
+
+@pytest.fixture
+def late_biases(monkeypatch):
+    """Which norms of a block got a bias to add; on fake tensors, and layers take our operators on the CPU, too."""
+    monkeypatch.setattr(half, "suits", lambda x, layer, kind: short_axis.ours() and half.is_plain(layer, kind))
+
+    def run(block, layout=LAYOUT, keep=None, dtype=torch.bfloat16):
+        block.to(dtype)
+        with FakeTensorMode(allow_non_fake_inputs=True), LateBiases() as late:
+            x = torch.randn(6, 5, 12, dtype=dtype)
+            block(x, x, layout, None, keep)
+        return late.added
+
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rule_of_the_bias_in_front_of_a_norm(kind, late_biases):
+    """It is left to the norm where nothing happens to what attention gives, and the norm is a kernel of our own."""
+    block = Block(small(attention=kind), 1)
+    assert late_biases(block) == [False, True]
+    assert late_biases(block, dtype=torch.float32) == []
+    assert late_biases(block, keep=torch.ones(2, 2)) == [False, False]
+    assert late_biases(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False]
+    with short_axis.use("stock attention"):
+        assert late_biases(block) == [False, True]
+    with short_axis.use("stock"):
+        assert late_biases(block) == []
+    seen = []
+    for part in (block.attention, block.attention.out):
+        with part.register_forward_hook(lambda module, given, found: seen.append(module)):
+            assert late_biases(block) == [False, False]
+    assert seen == [block.attention, block.attention.out]
+    with block.norm2.register_forward_hook(lambda module, given, found: None):
+        assert late_biases(block) == [False]
+    assert late_biases(Block(small(attention=kind, norm="post"), 1)) == []
+    assert late_biases(Block(small(attention=kind, bias=False), 1)) == [False, False]
+
+
+def test_tokens_carried_in_another_precision_keep_the_bias_in_attention(late_biases, monkeypatch):
+    """As where float32 tokens meet products in half precision under autocast, or the other way round."""
+    block = Block(small(), 1)
+    monkeypatch.setattr(half, "dtype_of", lambda x: torch.float16)
+    assert late_biases(block) == [False, False]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("length", "dim", "dtype"),
@@ -357,6 +457,17 @@ def test_cuda_mlp_of_many_tokens():
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (9000, 192), (7000, 576), (50, 768), (3, 1000)])
 def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, device="cuda")
+    check_norm(rows, width, dtype, late_bias=torch.float32, device="cuda")
+    check_norm(rows, width, dtype, late_bias=dtype, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cuda_block(kind, cast, dtype):
+    check_block(small(attention=kind, width=48, heads=3), dtype, cast=cast, device="cuda")
+    check_block(small(attention=kind, width=48, heads=3, bias=False), dtype, cast=cast, device="cuda")
 
 
 @pytest.fixture

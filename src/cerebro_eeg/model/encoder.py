@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
-from cerebro_eeg.model import cpu
-from cerebro_eeg.model.attention import KINDS
+from cerebro_eeg.model import cpu, half
+from cerebro_eeg.model.attention import KINDS, comes_apart
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
 from cerebro_eeg.model.mlp import mlp
-from cerebro_eeg.model.norm import add_norm, joined
+from cerebro_eeg.model.norm import add_norm, joined, suits
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
@@ -86,11 +86,21 @@ class Block(nn.Module):
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
             return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
         x_RND, y_RND = add_norm(x_RND, late_RND, self.norm1)
-        x_RND, y_RND = add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
+        if keep_2B is None and layout.real_R is None and self._leaves_bias(x_RND):
+            out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)
+            late_RND = functional.linear(mixed_RND.to(x_RND.dtype), out.weight.to(x_RND.dtype))
+            x_RND, y_RND = add_norm(x_RND, late_RND, self.norm2, out.bias)
+        else:
+            x_RND, y_RND = add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
         return x_RND, _scaled(self.mlp(y_RND), layout, keep_2B, 1)
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
+
+    def _leaves_bias(self, x_RND: Tensor) -> bool:
+        """Whether the norm behind attention takes its output without the bias: it sums up that gradient on the way."""
+        as_product = half.dtype_of(x_RND) == x_RND.dtype  # what comes from attention is then like x
+        return as_product and suits(x_RND, x_RND, self.norm2) and comes_apart(self.attention)
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:

@@ -1,9 +1,11 @@
 """A residual addition and the LayerNorm behind it, as an operator of torch: one pass over memory in each direction.
 
 On CUDA, where our kernels are asked for and the tokens are in half precision; everything else is torch's. Statistics
-and sums are float32. The backward pass gives the gradients of the summands, of the weight and of the bias at once.
+and sums are float32. The backward pass gives the gradients of the summands, of the weight and of the bias at once, and
+that of the bias of the linear layer in front, where the layer leaves it to be added here: summing that would else be a
+pass of its own.
 
-Legend: **R** rows, **N** tokens of a row, **D** width.
+Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** sums.
 """
 
 from typing import Any
@@ -32,21 +34,31 @@ def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
     return x_RND if late_RND is None else x_RND + late_RND
 
 
-def add_norm(x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """x + late, and the norm of it."""
+def add_norm(
+    x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm, late_bias_D: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """x + late, and the norm of it; ``late_bias_D`` belongs to late and has yet to be added to it."""
     if late_RND is None or not suits(x_RND, late_RND, norm):
+        if late_bias_D is not None:
+            late_RND = joined(late_bias_D.to(x_RND.dtype), late_RND)
         x_RND = joined(x_RND, late_RND)
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()
-    total_RND, out_RND, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps, keep)
+    total_RND, out_RND, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps, keep, late_bias_D)
     return total_RND, out_RND
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
 def add_norm_op(
-    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float, keep: bool
+    x_RND: Tensor,
+    late_RND: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    keep: bool,
+    late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + late, its LayerNorm and, for a gradient, each token's mean and 1 / standard deviation (2, R, N)."""
+    """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N)."""
     x_RND, late_RND, weight_D, bias_D = (given.contiguous() for given in (x_RND, late_RND, weight_D, bias_D))
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
     kept_2RN = _kept(x_RND, keep)
@@ -60,6 +72,7 @@ def add_norm_op(
             norm_kernels.forward[(-(-rows // ROWS),)](
                 x_RND,
                 late_RND,
+                weight_D if late_bias_D is None else late_bias_D.contiguous(),
                 weight_D,
                 bias_D,
                 total_RND,
@@ -72,6 +85,7 @@ def add_norm_op(
                 BLOCK_D=1 << (width - 1).bit_length(),
                 BLOCK_T=ROWS,
                 KEEP=keep,
+                BIAS=late_bias_D is not None,
                 num_warps=WARPS,
             )
     return total_RND, out_RND, kept_2RN
@@ -83,7 +97,13 @@ def _kept(x_RND: Tensor, keep: bool) -> Tensor:
 
 @add_norm_op.register_fake
 def _(
-    x_RND: Tensor, late_RND: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float, keep: bool
+    x_RND: Tensor,
+    late_RND: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    keep: bool,
+    late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     like = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
     return like, torch.empty_like(like), _kept(x_RND, keep)
@@ -91,9 +111,9 @@ def _(
 
 @torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor
+    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of either summand, and (2, D) of weight and bias in float32."""
+    """The gradient of either summand, and in float32 (2, D) of weight and bias, or (3, D) with that of late's bias."""
     d_total_RND, d_out_RND, weight_D = d_total_RND.contiguous(), d_out_RND.contiguous(), weight_D.contiguous()
     d_x_RND = torch.empty_like(total_RND)
     width = total_RND.shape[-1]
@@ -101,7 +121,7 @@ def add_norm_backward(
     at_once = 2 if width <= 256 else 1
     steps = min(64, max(1, rows // (at_once * FILLING)))
     programs = -(-rows // (at_once * steps))
-    sums_P2D = total_RND.new_empty(programs, 2, width, dtype=torch.float32)
+    sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
     if rows:
         from cerebro_eeg.model import norm_kernels
 
@@ -114,30 +134,37 @@ def add_norm_backward(
                 kept_2RN[0],
                 kept_2RN[1],
                 d_x_RND,
-                sums_P2D,
+                sums_PSD,
                 rows,
                 steps,
                 D=width,
                 BLOCK_D=1 << (width - 1).bit_length(),
                 BLOCK_T=at_once,
+                LATE=late,
                 num_warps=1,
             )
-    return d_x_RND, sums_P2D.sum(0)
+    return d_x_RND, sums_PSD.sum(0)
 
 
 @add_norm_backward.register_fake
-def _(d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(total_RND), total_RND.new_empty(2, total_RND.shape[-1], dtype=torch.float32)
+def _(
+    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
+) -> tuple[Tensor, Tensor]:
+    sums_SD = total_RND.new_empty(3 if late else 2, total_RND.shape[-1], dtype=torch.float32)
+    return torch.empty_like(total_RND), sums_SD
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     total_RND, _, kept_2RN = output
     ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
+    ctx.late_dtype = None if inputs[6] is None else inputs[6].dtype
 
 
 def _gradient(ctx: Any, d_total_RND: Tensor, d_out_RND: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    d_x_RND, (d_weight_D, d_bias_D) = add_norm_backward(d_total_RND, d_out_RND, *ctx.saved_tensors)
-    return d_x_RND, d_x_RND, d_weight_D, d_bias_D, None, None
+    late: bool = ctx.needs_input_grad[6]
+    d_x_RND, sums_SD = add_norm_backward(d_total_RND, d_out_RND, *ctx.saved_tensors, late)
+    d_late_bias_D = sums_SD[2].to(ctx.late_dtype) if late else None
+    return d_x_RND, d_x_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
 
 
 add_norm_op.register_autograd(_gradient, setup_context=_keep)
