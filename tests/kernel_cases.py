@@ -112,7 +112,7 @@ def check_mlp(rows, width, hidden, dtype, *, bias=True, device="cpu"):
     else:  # from the very input that GELU had: no more than rounding
         middle = torch.nn.functional.gelu(kept)
         assert ((out - middle).abs() <= room * middle.abs() + 1e-6).all()
-    assert torch.equal(mlp.mlp_once(*arguments([x.detach() for x in found_in])), found)
+    assert torch.equal(mlp.hidden_layer(*arguments([x.detach() for x in found_in])[:3]), out.to(device, dtype))
 
 
 def check_norm(rows, width, dtype, *, late_bias=None, device="cpu"):
@@ -134,7 +134,8 @@ def check_norm(rows, width, dtype, *, late_bias=None, device="cpu"):
     found = list(norm.add_norm_op(*found_in[:4], 1e-5, True, bias)[:2])
     once_bias = None if late_bias is None else bias.detach()
     once = norm.add_norm_op(*(x.detach() for x in found_in[:4]), 1e-5, False, once_bias)
-    assert all(torch.equal(a, b) for a, b in zip(found, once, strict=False))
+    assert torch.equal(found[0], once[0])
+    assert (found[1] - once[1]).norm() <= 1e-2 * BOUND[dtype] * once[1].norm()  # other code, a few last bits
     found += torch.autograd.grad(found, found_in, [x.to(device) for x in d_out])
     kinds = [dtype] * 4 + [torch.float32] * 2 + ([] if late_bias is None else [late_bias])
     for a, b, kind in zip(found, wanted, kinds, strict=True):
@@ -269,16 +270,17 @@ class LateBiases(TorchDispatchMode):
 
 
 def check_block(config, dtype, *, cast, device="cpu"):
-    """A block whose second norm adds the bias of attention, and all gradients, against float64; torch's kernels, too.
+    """A block whose second norm adds the bias of attention, and all gradients, against float64.
 
-    Weights are float32, where autocast is to ``cast`` them, or in half precision.
+    The error is small, or hardly larger than that of torch's kernels. Weights are float32, where autocast is to
+    ``cast`` them, or in half precision.
     """
     torch.manual_seed(0)
     block = randomized(Block(config, 1)).to(dtype)
     exact = copy.deepcopy(block).double()
     block.to(device, torch.float32 if cast else dtype)
     given, d_out = ([torch.randn(6, 5, config.width).to(dtype) for _ in range(2)] for _ in range(2))
-    layout, wanted = Layout.uniform(2, 3), None
+    layout, wanted, stock = Layout.uniform(2, 3), None, None
     for choice, ours in (("stock", exact), ("stock", block), ("auto", block)):
         to = {"device": "cpu", "dtype": torch.float64} if ours is exact else {"device": device, "dtype": dtype}
         ours.zero_grad()
@@ -296,8 +298,10 @@ def check_block(config, dtype, *, cast, device="cpu"):
         everything = torch.cat([p.grad.flatten() for p in gradients.values()])
         values = [x.detach().cpu().double() for x in (*found, *(x.grad for x in found_in), everything, *bias)]
         wanted = wanted or values
-        for a, b in zip(values, wanted, strict=True):
-            assert (a - b).norm() <= 4 * BOUND[dtype] * b.norm()
+        errors = [float((a - b).norm() / b.norm()) for a, b in zip(values, wanted, strict=True)]
+        stock = errors if choice == "stock" else stock
+    for error, other in zip(errors, stock, strict=True):
+        assert error <= max(4 * BOUND[dtype], 1.5 * other), f"{errors}, stock {stock}"
 
 
 @pytest.fixture
@@ -450,7 +454,7 @@ def test_mlp_of_nothing(fused, monkeypatch):
     for x, gradient in zip(given, torch.autograd.grad(out, given, out), strict=True):
         assert gradient.shape == x.shape
         assert gradient.abs().sum() == 0
-    assert mlp.mlp_once(*(x.detach() for x in given)).shape == (0, 3, 8)
+    assert mlp.hidden_layer(*(x.detach() for x in given[:3])).shape == (0, 3, 16)
 
 
 def test_mlp_of_memory_that_is_not_contiguous():
@@ -512,24 +516,36 @@ def test_heads_one_after_the_other_give_the_same_bits(length, heads, dim, monkey
         assert torch.equal(a[1], b[1])
 
 
+def _errors(qkv, d_out, dtype):
+    """Errors of output and gradient against float64: ours, and those of float32 rounded to the same precision."""
+
+    def both(x):
+        x = x.clone().requires_grad_()
+        q, k, v = x.unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+        out = ((q @ k.mT / 4).softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return out, torch.autograd.grad(out, x, d_out.to(x.dtype))[0]
+
+    qkv, d_out = qkv.to(dtype), d_out.to(dtype)
+    ours = short_axis.attend(qkv, 2, False, 4), short_axis.attend_backward(qkv, d_out, 2, False, 4, None, None, None)
+    exact, best = both(qkv.double()), both(qkv.float())
+    return [((a - c).norm(), (b.to(dtype) - c).norm()) for a, b, c in zip(ours, best, exact, strict=True)]
+
+
 @pytest.mark.parametrize("length", [2, 20, 64])
 def test_score_gradients_are_not_rounded(length):
     """Equal keys: their weighted sum is exactly zero, unless the weights are rounded before."""
     torch.manual_seed(length)
     qkv = torch.randn(4, length, 3, 2, 16)
     qkv[:, :, 0], qkv[:, :, 1] = 9, -9
-    qkv, d_out = qkv.flatten(2).to(HALF), torch.randn(4, length, 32).to(HALF)
+    for ours, best in _errors(qkv.flatten(2), torch.randn(4, length, 32), HALF):
+        assert ours <= 1.5 * best
 
-    def gradient(dtype):
-        x = qkv.to(dtype).requires_grad_()
-        q, k, v = x.unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
-        out = ((q @ k.mT / 4).softmax(-1) @ v).transpose(1, 2).flatten(2)
-        return torch.autograd.grad(out, x, d_out.to(dtype))[0]
 
-    exact = gradient(torch.float64)
-    best = (gradient(torch.float32).to(HALF) - exact).norm()
-    ours = short_axis.attend_backward(qkv, d_out, 2, False, 4, None, None, None)
-    assert (ours - exact).norm() <= 1.5 * best
+@pytest.mark.parametrize("length", [2, 3, 7])
+def test_weights_of_few_tokens_are_not_rounded(length):
+    torch.manual_seed(length)
+    for ours, best in _errors(torch.randn(60, length, 96), torch.randn(60, length, 32), HALF):
+        assert ours <= 1.05 * best
 
 
 @pytest.mark.parametrize("counts", [[3, 1, 5], [0, 2, 0, 7, 0], [20, 1, 17, 32], [36, 5], [1, 2, 1], [64, 3]])

@@ -18,6 +18,7 @@ import triton.language as tl
 
 COUNTS = ["tokens", "width", "sequences"]  # no code of its own for a number that is 1 or divides by 16
 LOG2E = tl.constexpr(1.4426950408889634)
+SHORT = tl.constexpr(8)  # tokens of an axis whose weights are few enough for their rounding to be seen
 
 
 @triton.jit
@@ -74,13 +75,15 @@ def _turn(x):
 
 
 @triton.jit
-def _masked(scores, seen_T, slot_T, slot_Q, c, axis: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr):
-    """Scores times ``c``, minus infinity where a query must not look; ``axis`` is that of the queries."""
+def _powers(scores, seen_T, slot_T, slot_Q, c, axis: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr):
+    """2^(c s) relative to each query's highest, 0 where it must not look; ``axis`` is that of the queries."""
     scores = scores * c + tl.expand_dims(tl.where(seen_T, 0.0, float("-inf")), axis)
     if PACK > 1:
         same = tl.expand_dims(slot_T // SLOTS, axis) == tl.expand_dims(slot_Q // SLOTS, -3 - axis)
         scores = tl.where(same, scores, float("-inf"))
-    return scores
+    most_GQ = tl.max(scores, -3 - axis)
+    most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
+    return tl.exp2(scores - tl.expand_dims(most_GQ, -3 - axis))
 
 
 @triton.jit
@@ -117,15 +120,17 @@ def _forward(
                 real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
             q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
             s_GQT = tl.dot(q_GQE, _turn(k_GTE), input_precision=PRECISION)
-            s_GQT = _masked(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK)
-            most_GQ = tl.max(s_GQT, -1)
-            most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-            p_GQT = tl.exp2(s_GQT - tl.expand_dims(most_GQ, -1))
+            p_GQT = _powers(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK)
             sum_GQ = tl.sum(p_GQT, -1)
             share_GQ = 1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0)
             if REAL:
                 share_GQ = tl.where(real_Q, share_GQ, 0.0)
-            o_GQE = tl.dot(p_GQT.to(v_GTE.dtype), v_GTE, input_precision=PRECISION) * tl.expand_dims(share_GQ, -1)
+            half_GQT = p_GQT.to(v_GTE.dtype)
+            o_GQE = tl.dot(half_GQT, v_GTE, input_precision=PRECISION)
+            if SLOTS <= SHORT and PRECISION != "ieee":
+                rest_GQT = (p_GQT - half_GQT.to(tl.float32)).to(v_GTE.dtype)
+                o_GQE = tl.dot(rest_GQT, v_GTE, o_GQE, input_precision=PRECISION)
+            o_GQE *= tl.expand_dims(share_GQ, -1)
             _store(out + column, o_GQE, place_Q, there_Q, D, E, BLOCK_E, GROUP)
 
 
@@ -139,7 +144,8 @@ def _backward(
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences.
 
     Scores stand with keys first: so two of the three products that need them take them as they come out of the matrix
-    units, and only one needs them turned.
+    units, and only one needs them turned. In half precision their gradients go through the matrix units in two parts,
+    rounded and what rounding took away; without the second the error is up to 8 times that of the best stock backend.
     """
     T: tl.constexpr = SLOTS * PACK
     D: tl.constexpr = HEADS * E
@@ -171,21 +177,22 @@ def _backward(
             q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
             do_GQE = _load(d_out + column, place_Q, real_Q, D, E, BLOCK_E, GROUP)
             s_GTQ = tl.dot(k_GTE, _turn(q_GQE), input_precision=PRECISION)
-            s_GTQ = _masked(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK)
-            most_GQ = tl.max(s_GTQ, -2)
-            most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-            p_GTQ = tl.exp2(s_GTQ - tl.expand_dims(most_GQ, -2))
+            p_GTQ = _powers(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK)
             sum_GQ = tl.sum(p_GTQ, -2)
             p_GTQ = p_GTQ * tl.expand_dims(1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0), -2)
-            dv_GTE = tl.dot(p_GTQ.to(do_GQE.dtype), do_GQE, dv_GTE, input_precision=PRECISION)
+            half_GTQ = p_GTQ.to(do_GQE.dtype)
+            dv_GTE = tl.dot(half_GTQ, do_GQE, dv_GTE, input_precision=PRECISION)
+            if SLOTS <= SHORT and PRECISION != "ieee":
+                rest_GTQ = (p_GTQ - half_GTQ.to(tl.float32)).to(do_GQE.dtype)
+                dv_GTE = tl.dot(rest_GTQ, do_GQE, dv_GTE, input_precision=PRECISION)
             dp_GTQ = tl.dot(v_GTE, _turn(do_GQE), input_precision=PRECISION)
             mean_GQ = tl.sum(p_GTQ * dp_GTQ, -2)
             full_GTQ = p_GTQ * (dp_GTQ - tl.expand_dims(mean_GQ, -2))
-            ds_GTQ = full_GTQ.to(k_GTE.dtype)
-            dk_GTE = tl.dot(ds_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
-            dq_GQE = tl.dot(_turn(ds_GTQ), k_GTE, input_precision=PRECISION)
-            if PRECISION != "ieee":  # what rounding took away: else up to 8 times the error of a stock backend
-                rest_GTQ = (full_GTQ - ds_GTQ.to(tl.float32)).to(k_GTE.dtype)
+            half_GTQ = full_GTQ.to(k_GTE.dtype)
+            dk_GTE = tl.dot(half_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
+            dq_GQE = tl.dot(_turn(half_GTQ), k_GTE, input_precision=PRECISION)
+            if PRECISION != "ieee":
+                rest_GTQ = (full_GTQ - half_GTQ.to(tl.float32)).to(k_GTE.dtype)
                 dk_GTE = tl.dot(rest_GTQ, q_GQE, dk_GTE, input_precision=PRECISION)
                 dq_GQE = tl.dot(_turn(rest_GTQ), k_GTE, dq_GQE, input_precision=PRECISION)
             dq_GQE *= scale

@@ -34,11 +34,11 @@ def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
     """The second linear layer of GELU of the first."""
     if not (half.suits(x_RND, up, nn.Linear) and half.is_plain(down, nn.Linear)):
         return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
-    x_RND, *first = half.parts(x_RND, up)
-    _, *second = half.parts(x_RND, down)
-    if not torch.is_grad_enabled():
-        return mlp_once(x_RND, *first, *second)
-    return mlp_op(x_RND, *first, *second)[0]
+    x_RND, up_HD, up_H = half.parts(x_RND, up)
+    _, down_DH, down_D = half.parts(x_RND, down)
+    if not torch.is_grad_enabled():  # the second product apart: what went into the first is free by then
+        return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
+    return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]
 
 
 def fuses(x: Tensor, width: int, hidden: int) -> bool:
@@ -85,15 +85,15 @@ def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool)
     return out_RNH, slope_RNH
 
 
-@torch.library.custom_op("cerebro_eeg::mlp_once", mutates_args=())
-def mlp_once(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None) -> Tensor:
-    """Without a gradient: nothing is kept."""
-    return functional.linear(_hidden(x_RND, up_HD, up_H, keep=False)[0], down_DH, down_D)
+@torch.library.custom_op("cerebro_eeg::hidden_layer", mutates_args=())
+def hidden_layer(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
+    """GELU of x W + b without a gradient: nothing is kept."""
+    return _hidden(x_RND, up_HD, up_H, keep=False)[0]
 
 
-@mlp_once.register_fake
-def _(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None) -> Tensor:
-    return x_RND.new_empty(*x_RND.shape[:-1], down_DH.shape[0])
+@hidden_layer.register_fake
+def _(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
+    return x_RND.new_empty(*x_RND.shape[:-1], up_HD.shape[0])
 
 
 @torch.library.custom_op("cerebro_eeg::mlp", mutates_args=())
@@ -178,10 +178,16 @@ def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor |
 mlp_op.register_autograd(_gradient, setup_context=_keep)
 
 
-@register_flop_formula([torch.ops.cerebro_eeg.mlp, torch.ops.cerebro_eeg.mlp_once])
+@register_flop_formula(torch.ops.cerebro_eeg.mlp)
 def _flops(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
     """Of both products, for torch's counter."""
     return 4 * x_shape.numel() * up_shape[0]
+
+
+@register_flop_formula(torch.ops.cerebro_eeg.hidden_layer)
+def _flops_hidden(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
+    """Of the first."""
+    return 2 * x_shape.numel() * up_shape[0]
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.mlp_backward)
