@@ -9,6 +9,8 @@ import torch
 from cerebro_eeg.bench.clock import Call, kernel_clock, take_turns
 
 ROUNDS = 7
+SECONDS = 1.0
+"""For which a GPU keeps up a rate: a burst after a pause runs at a higher clock than hours of training do."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,12 @@ class Gemm:
         return 2 * self.size**3
 
 
-def gemm_rate(device: torch.device, dtype: torch.dtype, sizes: Sequence[int]) -> float:
-    """FLOP/s of the best of these square products."""
-    return best_gemm(device, dtype, sizes)[1]
+def kept_up(gemm: Gemm, device: torch.device) -> float:
+    """FLOP/s of a product in the second half of ``SECONDS`` without a pause."""
+    clock = kernel_clock(device)
+    repeats = max(1, round(SECONDS / 2 / clock(gemm.call, 1)))
+    clock(gemm.call, repeats)
+    return gemm.flops / clock(gemm.call, repeats)
 
 
 def best_gemm(device: torch.device, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[Gemm, float]:
