@@ -548,6 +548,14 @@ def test_weights_of_few_tokens_are_not_rounded(length):
         assert ours <= 1.05 * best
 
 
+def test_large_scores_in_float32():
+    """Scores of some hundred: the differences that a softmax is made of keep their digits."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        for ours, best in _errors(torch.randn(20, 20, 96) * 8, torch.randn(20, 20, 32), torch.float32):
+            assert ours <= 1.05 * best
+
+
 @pytest.mark.parametrize("counts", [[3, 1, 5], [0, 2, 0, 7, 0], [20, 1, 17, 32], [36, 5], [1, 2, 1], [64, 3]])
 def test_ragged_windows(counts):
     check(counts, 2, 1, 16, HALF, across=True)

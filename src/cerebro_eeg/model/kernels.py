@@ -75,15 +75,22 @@ def _turn(x):
 
 
 @triton.jit
-def _powers(scores, seen_T, slot_T, slot_Q, c, axis: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr):
-    """2^(c s) relative to each query's highest, 0 where it must not look; ``axis`` is that of the queries."""
-    scores = scores * c + tl.expand_dims(tl.where(seen_T, 0.0, float("-inf")), axis)
+def _powers(
+    scores, seen_T, slot_T, slot_Q, c, axis: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """2^(c s) relative to each query's highest, 0 where it must not look; ``axis`` is that of the queries.
+
+    In float32, scores are subtracted before they are scaled: differences of large ones are exact and round less so.
+    """
+    late: tl.constexpr = PRECISION == "ieee"
+    scores = scores * (1.0 if late else c) + tl.expand_dims(tl.where(seen_T, 0.0, float("-inf")), axis)
     if PACK > 1:
         same = tl.expand_dims(slot_T // SLOTS, axis) == tl.expand_dims(slot_Q // SLOTS, -3 - axis)
         scores = tl.where(same, scores, float("-inf"))
     most_GQ = tl.max(scores, -3 - axis)
     most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-    return tl.exp2(scores - tl.expand_dims(most_GQ, -3 - axis))
+    return tl.exp2((scores - tl.expand_dims(most_GQ, -3 - axis)) * (c if late else 1.0))
 
 
 @triton.jit
@@ -120,7 +127,7 @@ def _forward(
                 real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
             q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
             s_GQT = tl.dot(q_GQE, _turn(k_GTE), input_precision=PRECISION)
-            p_GQT = _powers(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK)
+            p_GQT = _powers(s_GQT, seen_T, slot_T, slot_Q, scale * LOG2E, -2, SLOTS, PACK, PRECISION)
             sum_GQ = tl.sum(p_GQT, -1)
             share_GQ = 1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0)
             if REAL:
@@ -177,7 +184,7 @@ def _backward(
             q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
             do_GQE = _load(d_out + column, place_Q, real_Q, D, E, BLOCK_E, GROUP)
             s_GTQ = tl.dot(k_GTE, _turn(q_GQE), input_precision=PRECISION)
-            p_GTQ = _powers(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK)
+            p_GTQ = _powers(s_GTQ, seen_T, slot_T, slot_Q, scale * LOG2E, -1, SLOTS, PACK, PRECISION)
             sum_GQ = tl.sum(p_GTQ, -2)
             p_GTQ = p_GTQ * tl.expand_dims(1.0 / tl.where(sum_GQ > 0, sum_GQ, 1.0), -2)
             half_GTQ = p_GTQ.to(do_GQE.dtype)
