@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import LayerNorm, Linear
 from torch.nn.utils import parametrizations, prune
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
@@ -391,6 +393,37 @@ def test_tokens_carried_in_another_precision_keep_the_bias_in_attention(late_bia
     block = Block(small(), 1)
     monkeypatch.setattr(half, "dtype_of", lambda x: torch.float16)
     assert late_biases(block) == [False, False]
+
+
+class Made(TorchDispatchMode):
+    """Looks at all tensors of one shape that operators give: how many there were, and which are still alive."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.made = shape, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for found in out if isinstance(out, tuple) else (out,):
+            if isinstance(found, torch.Tensor) and found.shape == self.shape:
+                self.made.append(weakref.ref(found))
+        return out
+
+    def alive(self) -> int:
+        return sum(found() is not None for found in self.made)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, Layout.padded(torch.ones(2, 3, dtype=torch.bool))])
+@pytest.mark.usefixtures("late_biases")
+def test_nothing_of_attention_lives_as_long_as_the_mlp(layout):
+    """Without gradients: only the tokens, and their norm, which the MLP is given."""
+    block, alive = Block(small(), 1).bfloat16(), []
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        x, late = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
+        with Made((6, 5, 12)) as made, block.mlp.register_forward_pre_hook(lambda *_: alive.append(made.alive())):
+            block(x, late, layout)
+    assert len(made.made) > 4
+    assert alive == [2]
 
 
 @pytest.mark.gpu

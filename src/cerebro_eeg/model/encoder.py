@@ -86,13 +86,18 @@ class Block(nn.Module):
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
             return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
         x_RND, y_RND = add_norm(x_RND, late_RND, self.norm1)
-        if keep_2B is None and layout.real_R is None and self._leaves_bias(x_RND):
-            out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)
-            late_RND = functional.linear(mixed_RND.to(x_RND.dtype), out.weight.to(x_RND.dtype))
-            x_RND, y_RND = add_norm(x_RND, late_RND, self.norm2, out.bias)
-        else:
-            x_RND, y_RND = add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
+        x_RND, y_RND = self._between(x_RND, y_RND, layout, keys_RN, keep_2B)
         return x_RND, _scaled(self.mlp(y_RND), layout, keep_2B, 1)
+
+    def _between(
+        self, x_RND: Tensor, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """x and attention of y, and the second norm of it; apart, so that nothing else of it lives as long as the MLP."""
+        if keep_2B is not None or layout.real_R is not None or not self._leaves_bias(x_RND):
+            return add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
+        out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)
+        late_RND = functional.linear(mixed_RND.to(x_RND.dtype), out.weight.to(x_RND.dtype))
+        return add_norm(x_RND, late_RND, self.norm2, out.bias)
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
