@@ -457,6 +457,22 @@ def test_mlp_of_nothing(fused, monkeypatch):
     assert mlp.hidden_layer(*(x.detach() for x in given[:3])).shape == (0, 3, 16)
 
 
+def test_mlp_sums_in_float32_whatever_the_default(monkeypatch):
+    monkeypatch.setattr(mlp, "fuses", lambda x, width, hidden: False)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(HALF)
+    try:
+        d_late, down, kept = torch.ones(3000, 1, 8), torch.ones(8, 16), torch.full((3000, 1, 16), 9.0)
+        _, sums, late_sums = mlp.mlp_backward(d_late, down, kept, late=True)
+        _, _, none = mlp.mlp_backward(d_late, down, kept, late=False)
+    finally:
+        torch.set_default_dtype(before)
+    assert sums.dtype == late_sums.dtype == none.dtype == torch.float32
+    assert torch.equal(sums, torch.full((16,), 8 * 3000.0))
+    assert torch.equal(late_sums, torch.full((8,), 3000.0))
+    assert none.shape == (0,)
+
+
 def test_mlp_of_memory_that_is_not_contiguous():
     x, up = torch.randn(5, 16, 4, dtype=HALF).transpose(1, 2), torch.randn(16, 32, dtype=HALF).T
     down = torch.randn(32, 16, dtype=HALF).T

@@ -210,6 +210,8 @@ def test_the_operator_is_sound():
     torch.library.opcheck(mlp.mlp_op, (x, up_HD, up_H, down_DH, down_D))
     torch.library.opcheck(mlp.mlp_op, (x, up_HD, None, down_DH, None))
     torch.library.opcheck(mlp.hidden_layer, tuple(given.detach() for given in (x, up_HD, up_H)))
+    for late in (False, True):
+        torch.library.opcheck(mlp.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16), late))
     scale = torch.randn(8, requires_grad=True)
     torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None))
     once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
@@ -396,16 +398,17 @@ def test_tokens_carried_in_another_precision_keep_the_bias_in_attention(late_bia
 
 
 class Made(TorchDispatchMode):
-    """Looks at all tensors of one shape that operators give: how many there were, and which are still alive."""
+    """Looks at all tensors of one shape that operators give: by which they were made, and how many are alive."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.shape, self.made = shape, []
+        self.shape, self.by, self.made = shape, [], []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         for found in out if isinstance(out, tuple) else (out,):
             if isinstance(found, torch.Tensor) and found.shape == self.shape:
+                self.by.append(function)
                 self.made.append(weakref.ref(found))
         return out
 
@@ -422,8 +425,27 @@ def test_nothing_of_attention_lives_as_long_as_the_mlp(layout):
         x, late = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
         with Made((6, 5, 12)) as made, block.mlp.register_forward_pre_hook(lambda *_: alive.append(made.alive())):
             block(x, late, layout)
-    assert len(made.made) > 4
+    assert len(made.by) > 4
     assert alive == [2]
+
+
+@pytest.mark.parametrize("frozen", [(), (1, 2), (3, 4), (1, 2, 3, 4)])
+def test_an_mlp_keeps_and_makes_no_more_than_its_gradients_need(frozen):
+    """The input is for the first weight's gradient, the hidden layer for the second's, and nothing is made of zeros."""
+    kept, (wide, slim) = [], ((6, 5, 16), (6, 5, 8))
+    with FakeTensorMode():
+        given = [torch.randn(size, requires_grad=True) for size in (slim, (16, 8), (16,), (8, 16), (8,))]
+        for i in frozen:
+            given[i].requires_grad_(False)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.shape), x)[1], lambda x: x):
+            out = mlp.mlp_op(*given)[0]
+        with Made(wide) as made:
+            out.backward(torch.ones_like(out))
+    assert kept.count(slim) == (1 not in frozen)
+    assert kept.count(wide) == 1 + (3 not in frozen)
+    assert [x.grad is not None for x in given] == [i not in frozen for i in range(5)]
+    assert torch.ops.cerebro_eeg.mlp_backward.default in made.by
+    assert torch.ops.aten.zeros.default not in made.by
 
 
 @pytest.mark.gpu

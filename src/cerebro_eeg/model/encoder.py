@@ -92,7 +92,7 @@ class Block(nn.Module):
     def _between(
         self, x_RND: Tensor, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """x and attention of y, and the second norm of it; apart, so that nothing else of it lives as long as the MLP."""
+        """x + attention of y, and the second norm of it; apart, so that nothing else of it lives as long as the MLP."""
         if keep_2B is not None or layout.real_R is not None or not self._leaves_bias(x_RND):
             return add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
         out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)

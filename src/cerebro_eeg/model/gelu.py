@@ -28,7 +28,7 @@ def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]
     d_x_RNH, hidden = torch.empty_like(x_RNH), x_RNH.shape[-1]
     rows = x_RNH.numel() // max(1, hidden)
     programs = -(-rows // (BLOCK_T * STEPS))
-    sums_PH = torch.empty(programs, hidden, device=x_RNH.device)
+    sums_PH = x_RNH.new_empty(programs, hidden, dtype=torch.float32)
     if x_RNH.numel():
         from cerebro_eeg.model import gelu_kernels
 

@@ -36,7 +36,7 @@ def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
         return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
     x_RND, up_HD, up_H = half.parts(x_RND, up)
     _, down_DH, down_D = half.parts(x_RND, down)
-    if not torch.is_grad_enabled():  # the second product apart: what went into the first is free by then
+    if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
         return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
     return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]
 
@@ -119,7 +119,8 @@ def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bo
     width, hidden = down_DH.shape
     if not fuses(kept_RNH, width, hidden):
         d_before_RNH, d_up_H = gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
-        return d_before_RNH, d_up_H, d_late_RND.flatten(0, -2).sum(0, dtype=torch.float32)[: width if late else 0]
+        d_late_TD = d_late_RND.flatten(0, -2)[:, : width if late else 0]
+        return d_before_RNH, d_up_H, d_late_TD.sum(0, dtype=torch.float32)
     d_late_RND, down_DH, kept_RNH = (hopper.aligned(x) for x in (d_late_RND, down_DH, kept_RNH))
     d_before_RNH = torch.empty_like(kept_RNH)
     blocks = -(-(kept_RNH.numel() // hidden) // DOWN.rows)
@@ -158,7 +159,10 @@ def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bool) -> tupl
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     x_RND, up_HD, _, down_DH, _ = inputs
-    ctx.save_for_backward(x_RND, up_HD, down_DH, *output[1:])
+    _, out_RNH, kept_RNH = output
+    needs = ctx.needs_input_grad
+    ctx.set_materialize_grads(False)  # nobody outside has the hidden layer: no zeros for its gradients
+    ctx.save_for_backward(x_RND if needs[1] else None, up_HD, down_DH, out_RNH if needs[3] else None, kept_RNH)
 
 
 def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
