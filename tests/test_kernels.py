@@ -75,6 +75,15 @@ def test_the_rule():
     assert suits(20)
 
 
+def test_attention_on_amd_is_stock(monkeypatch):
+    class Given:
+        is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
+
+    assert short_axis.suits(Given(), 2, 5)
+    monkeypatch.setattr(torch.version, "hip", "6")
+    assert not short_axis.suits(Given(), 2, 5)
+
+
 def test_without_triton_everything_is_stock(monkeypatch):
     class Given:
         is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)

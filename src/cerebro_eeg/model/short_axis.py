@@ -72,8 +72,10 @@ def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
     """Whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
-    TF32), hence without matrix units, and ends at 64 of both.
+    TF32), hence without matrix units, and ends at 64 of both. Not on AMD, for which Triton compiles only some of them.
     """
+    if torch.version.hip is not None:
+        return False
     if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES or transformed():
         return False
     dim = qkv_RND.shape[-1] // (3 * heads)
