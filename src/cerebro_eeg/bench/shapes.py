@@ -19,7 +19,7 @@ from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.attention import Axis, attend
 
 QUERIES = 512
-"""At least so many in a shape: over fewer, the ratio of two errors is that of single roundings, and luck."""
+"""At least so many in a shape before it is ragged or padded: over few, the ratio of two errors is luck."""
 MARKS = {"median": 0.5, "p99": 0.99, "p999": 0.999, "most": 1.0}
 
 
