@@ -441,6 +441,23 @@ def test_mlp_of_rows_that_no_tile_can_describe():
     check_mlp(5, 12, 50, HALF)
 
 
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize(("inputs", "outputs"), [(12, 16), (16, 12), (16, 16)])
+def test_mlp_that_changes_the_width(inputs, outputs):
+    """Where the fused kernels take only one of the products, forward and backward must agree on what was kept."""
+    torch.manual_seed(0)
+    up, down = torch.nn.Linear(inputs, 64).to(HALF), torch.nn.Linear(64, outputs).to(HALF)
+    x, d_out = torch.randn(6, 5, inputs).to(HALF), torch.randn(6, 5, outputs).to(HALF)
+    found, stock = [], []
+    for choice, gradients in (("auto", found), ("stock", stock)):
+        with short_axis.use(choice):
+            out = mlp.mlp(x, up, down)
+        assert ("mlp" in type(out.grad_fn).__name__) == (choice == "auto" and inputs == outputs)
+        gradients += torch.autograd.grad(out, [*up.parameters(), *down.parameters()], d_out)
+    for a, b in zip(found, stock, strict=True):
+        assert (a - b).norm() <= 4 * BOUND[HALF] * b.norm()
+
+
 def test_mlp_in_float32():
     check_mlp(30, 16, 72, torch.float32)
 
