@@ -74,6 +74,17 @@ def check(counts, tokens, heads, dim, dtype, *, across, real=None, keys=None, q=
     return found, d_found
 
 
+def check_turns(length, heads, dim, dtype, monkeypatch, *, device="cpu"):
+    """A program that takes several turns, which only many sequences get by the rule, changes nothing."""
+    assert max(short_axis.tile(length, heads, dim, backward, False).turns for backward in (False, True)) > 1
+    runs = []
+    for filling in (2**31, 0):  # one turn, and all
+        monkeypatch.setattr(short_axis, "FILLING", filling)
+        along = check([2], length, heads, dim, dtype, across=False, device=device)
+        runs.append(along + check([length, length // 2], 2, heads, dim, dtype, across=True, device=device))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
 def check_mlp(rows, width, hidden, dtype, *, bias=True, device="cpu"):
     """Output and gradients of an MLP against float64 autograd, and its hidden layer value by value.
 
@@ -538,15 +549,7 @@ def test_axes_in_several_blocks_of_queries(length, dim):
 
 @pytest.mark.parametrize(("length", "heads", "dim"), [(5, 6, 16), (20, 4, 16), (32, 4, 48), (40, 2, 16), (50, 3, 32)])
 def test_heads_one_after_the_other_give_the_same_bits(length, heads, dim, monkeypatch):
-    """A program that takes several turns, which only many sequences get by the rule, changes nothing."""
-    assert max(short_axis.tile(length, heads, dim, backward, False).turns for backward in (False, True)) > 1
-    cases = [([2], length, False), ([length, length // 2], 2, True)]
-    one = [check(counts, tokens, heads, dim, HALF, across=across) for counts, tokens, across in cases]
-    monkeypatch.setattr(short_axis, "FILLING", 0)
-    several = [check(counts, tokens, heads, dim, HALF, across=across) for counts, tokens, across in cases]
-    for a, b in zip(one, several, strict=True):
-        assert torch.equal(a[0], b[0])
-        assert torch.equal(a[1], b[1])
+    check_turns(length, heads, dim, HALF, monkeypatch)
 
 
 def _errors(qkv, d_out, dtype):

@@ -23,7 +23,7 @@ from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import Attention, attend, comes_apart
 from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.model.masked import MaskedCerebro
-from kernel_cases import BOUND, LateBiases, check, check_block, check_mlp, check_narrow, check_norm
+from kernel_cases import BOUND, LateBiases, check, check_block, check_mlp, check_narrow, check_norm, check_turns
 from tiny_models import KINDS, small
 
 LAYOUT = Layout.uniform(2, 3)
@@ -477,6 +477,15 @@ def test_cuda_short_axes(length, dim, dtype):
     real = torch.rand(length * 3) < 0.5
     check([length] * 3, 4, 4, dim, dtype, across=True, real=real, device="cuda")
     check([length, 0, 1, max(1, length - 1)], 4, 4, dim, dtype, across=True, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("length", "dim"), [(5, 16), (16, 48), (20, 16), (20, 64), (32, 16), (32, 48), (40, 16), (64, 64)]
+)
+def test_cuda_heads_one_after_the_other(length, dim, dtype, monkeypatch):
+    check_turns(length, 12, dim, dtype, monkeypatch, device="cuda")
 
 
 @pytest.mark.gpu
