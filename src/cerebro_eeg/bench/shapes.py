@@ -1,7 +1,8 @@
 """Random shapes of short-axis attention against float64: does any fail, and how exact is it beside the best backend?
 
-Rows to 4 million, axes 1 to 256, ragged, padded and empty windows, hidden keys, very negative scores, three types;
-outputs and gradients against float64, beside the best stock backend. On a GPU, in several processes.
+Rows to 4 million, axes 1 to 256, ragged, padded and empty windows, hidden keys, very negative scores, three types,
+programs of one and of several turns; outputs and gradients against float64, beside the best stock backend. On a GPU, in
+several processes.
 """
 
 import random
@@ -17,6 +18,7 @@ from cerebro_eeg.bench.options import MOST_ERROR
 from cerebro_eeg.bench.table import Cell, Table
 from cerebro_eeg.model import short_axis
 from cerebro_eeg.model.attention import Axis, attend
+from cerebro_eeg.model.short_axis import FILLING
 
 QUERIES = 512
 """At least so many in a shape before it is ragged or padded: over few, the ratio of two errors is luck."""
@@ -47,7 +49,10 @@ def table(tried: int, failures: list[str], worse: list[tuple[float, str]]) -> Ta
 
 
 def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[tuple[float, str]]]:
-    """Try random shapes of a few compiled variants; shapes tried, failures, and our error over the best backend's."""
+    """Try random shapes of a few compiled variants; shapes tried, failures, and our error over the best backend's.
+
+    In a process of its own: it changes which programs take several turns.
+    """
     rng = random.Random(seed)
     tried, failures = 0, []
     worse: list[tuple[float, str]] = []
@@ -59,6 +64,7 @@ def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[tuple[flo
         for _ in range(24):
             length = rng.randint(size // 2 + 1, size)
             case = (dtype, rng.choice([1, 2, 3]) if dim > 16 else 2, dim, length, across, mask)
+            short_axis.FILLING = rng.choice([0, FILLING])  # else only many sequences take several turns
             many = seed == 0 and tried % 10 == 0  # in one process: several at once do not fit
             if many:
                 case = (torch.bfloat16, 1, 16, rng.choice([1, 2, 4, 20]), False, "none")
