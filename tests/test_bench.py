@@ -303,19 +303,29 @@ def _dicts(table):
 
 
 def test_table_of_shapes():
-    table = shapes.table(10, ["a: not finite"], [(2.0, "worst"), (0.5, "best"), (1.0, "other")])
-    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+    compared = [
+        shapes.Compared(2.0, "worst", 4),
+        shapes.Compared(0.5, "best", 600),
+        shapes.Compared(1.6, "large", 512),
+        shapes.Compared(1.0, "other", 511),
+    ]
+    table = shapes.table(10, ["a: not finite"], compared)
+    every, large = _dicts(table)
+    assert every == {
+        "queries": "any",
         "tried": 10,
-        "by_kernels": 3,
+        "by_kernels": 4,
         "failures": 1,
-        "over_allowed": 1,
+        "over_allowed": 2,
         "error_median": 1.0,
-        "error_p99": 1.0,
-        "error_p999": 1.0,
+        "error_p99": 1.6,
+        "error_p999": 1.6,
         "error_most": 2.0,
     }
-    assert list(table.notes) == ["fails: a: not finite", "2.00x: worst"]
-    assert shapes.table(3, [], []).rows[0] == [3, 0, 0, 0, None, None, None, None]
+    assert [large[name] for name in ("by_kernels", "over_allowed", "error_median", "error_most")] == [2, 1, 0.5, 1.6]
+    notes = ["fails: a: not finite", "2.00x: worst, 4 queries", "1.60x: large, 512 queries"]
+    assert list(table.notes) == notes
+    assert shapes.table(3, [], []).rows[0] == ["any", 3, 0, 0, 0, None, None, None, None]
 
 
 # ---- end to end ----------------------------------------------------------------------------------------------------
@@ -514,11 +524,13 @@ def test_goals_name_columns_that_the_benchmarks_write(folder):
     for kind in TINY:
         if not (folder / f"{FILES.get(kind, [kind.__name__.lower()])[0]}.csv").exists():
             run(tiny(kind), folder, print)
-    shapes.table(1, [], [(1.0, "one")]).write(folder, WHERE)
+    few, many = shapes.Compared(1.7, "few", 2), shapes.Compared(1.0, "many", 600)
+    shapes.table(2, [], [few, many]).write(folder, WHERE)
     assert {goal.file for goal in goals.GOALS} <= {path.stem for path in folder.glob("*.csv")}
     rows = {row[0]: row[2] for row in goals.compare(folder).rows}
     assert rows["CPU, one thread, Small, 19 channels x 5 s: share of the sgemm rate"] is not None
     assert rows["random shapes that fail"] == 0
+    assert rows["random shapes: most error over the best backend's"] == 1.7  # of all, not only of large ones
 
 
 def test_goals_from_files_need_no_gpu(tmp_path):

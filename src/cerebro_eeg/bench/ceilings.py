@@ -10,7 +10,7 @@ from cerebro_eeg.bench.clock import Call, kernel_clock, take_turns
 
 ROUNDS = 7
 SECONDS = 1.0
-"""For which a GPU keeps up a rate: a burst after a pause runs at a higher clock than hours of training do."""
+"""For which a GPU has to keep up a rate: after a pause it may run at a higher clock than in hours of training."""
 
 
 @dataclass(frozen=True)

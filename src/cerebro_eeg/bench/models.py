@@ -160,19 +160,16 @@ def bytes_of(module: nn.Module) -> int:
 
 
 def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> int | None:
-    """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts.
-
-    What tensors ask for: blocks that the allocator leaves up to 1 MiB too large depend on what was freed before.
-    """
+    """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]
+    before = torch.cuda.memory_allocated(device)
     call()
     torch.cuda.synchronize(device)
-    return int(torch.cuda.memory_stats(device)["requested_bytes.all.peak"]) - int(before) + own
+    return torch.cuda.max_memory_allocated(device) - before + own
 
 
 def many_graphs() -> None:

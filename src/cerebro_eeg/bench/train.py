@@ -3,9 +3,9 @@
 Forward and backward of the masked objective under bf16 autocast and a step of fused AdamW; blocks are compiled as the
 engine does it. "stock attention" is the same code but for attention, "stock" has torch's kernels throughout. Stock and
 standard attention are computed by the backend that is fastest on their shapes alone. One more rival is ours in
-deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over what the best of
-several large bf16 products, measured first, keeps up; for standard attention that is of its own FLOPs. ``roofline.py``
-says what a step of alternating attention could take at best.
+deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
+large bf16 products, measured first; for standard attention that is of its own FLOPs. Beside it is the share of what
+that product keeps up for a second. ``roofline.py`` says what a step of alternating attention could take at best.
 """
 
 import os
@@ -50,6 +50,7 @@ COLUMNS: dict[str, str | None] = {
     "windows_per_s": ",.0f",
     "times": ".2fx",
     "gemm_share": ".1%",
+    "kept_share": ".1%",
     "roofline_ms": ".2f",
     "mib": ",.0f",
 }
@@ -74,10 +75,10 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
         raise ConfigError(f"--without has {', '.join(options.without)}; choose of {', '.join(RIVALS[1:])}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic mode asks for, and for all alike
     many_graphs()
-    gemm, burst = best_gemm(device, torch.bfloat16, options.gemm)
-    peak = kept_up(gemm, device)
+    gemm, peak = best_gemm(device, torch.bfloat16, options.gemm)
+    kept = kept_up(gemm, device)
     copy = copy_rate(device, options.copy)
-    ceilings = f"bf16 GEMM {in_flops(peak)} kept up, {in_flops(burst)} in a burst; copy {copy / 1e12:.3g} TB/s"
+    ceilings = f"bf16 GEMM {in_flops(peak)}, {in_flops(kept)} kept up; copy {copy / 1e12:.3g} TB/s"
     del gemm  # and its matrices
     say(ceilings)
     rows = Rows(COLUMNS, say)
@@ -101,12 +102,13 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
             timing = turns.timings.get(label)
             if timing is None:
-                rows.append([*found, None, None, None, None, None, None, None])
+                rows.append([*found, *[None] * (len(COLUMNS) - len(found))])
                 continue
             flops = 3 * windows * cost(rival.config(name, samples), options.channels, samples).flops
             used = peak_bytes(steps[label].call, steps[label].own, device)
             found += [1e3 * timing.seconds, timing.spread, windows / timing.seconds, turns.times(label, "ours")]
-            found += [flops / timing.seconds / peak, 1e3 * floor.seconds if rival.attention == "alternating" else None]
+            found += [flops / timing.seconds / rate for rate in (peak, kept)]
+            found.append(1e3 * floor.seconds if rival.attention == "alternating" else None)
             rows.append([*found, None if used is None else used / MIB])
         del steps, batch
     return [table(options, rows, [f"ceilings: {ceilings}; times: over ours", *notes, *failing_notes(failures)])]

@@ -25,7 +25,7 @@ from cerebro_eeg.errors import InputError
 TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
 FILLING = 2048
-"""Programs that keep a GPU busy; with fewer, each takes one turn, which gives the same bits."""
+"""Programs that keep a GPU busy; with fewer, each takes one turn, by the same arithmetic."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
