@@ -528,7 +528,10 @@ def test_mlp_spreads_what_is_not_a_number():
 
 @pytest.mark.parametrize(
     ("length", "dtype"),
-    [(1, HALF), (3, HALF), (4, torch.float32), (16, HALF), (20, HALF), (20, torch.float32), (33, HALF), (64, HALF)],
+    [
+        *((length, HALF) for length in (1, 3, 16, 20, 33, 36, 40, 47, 48, 49, 64)),
+        *((length, torch.float32) for length in (4, 20, 36, 48)),
+    ],
 )
 def test_short_axes(length, dtype):
     check([length] * 2, 2, 1, 16, dtype, across=True)
@@ -539,6 +542,13 @@ def test_short_axes(length, dtype):
 def test_head_dimensions(heads, dim):
     check([1], 20, heads, dim, HALF, across=False)
     check([5], 3, heads, dim, HALF, across=True)
+
+
+@pytest.mark.parametrize("dim", [24, 48, 64, 128])
+def test_an_axis_in_parts_or_not(dim):
+    """36 tokens: three parts of 16, or one of 64, by the head dimension and the direction."""
+    check([2], 36, 1, dim, HALF, across=False)
+    check([36, 33, 32, 7], 1, 1, dim, HALF, across=True)
 
 
 @pytest.mark.parametrize(("length", "dim"), [(65, 16), (100, 128), (200, 48), (256, 16)])
@@ -567,7 +577,7 @@ def _errors(qkv, d_out, dtype):
     return [((a - c).norm(), (b.to(dtype) - c).norm()) for a, b, c in zip(ours, best, exact, strict=True)]
 
 
-@pytest.mark.parametrize("length", [2, 20, 64])
+@pytest.mark.parametrize("length", [2, 20, 36, 64])
 def test_score_gradients_are_not_rounded(length):
     """Equal keys: their weighted sum is exactly zero, unless the weights are rounded before."""
     torch.manual_seed(length)
@@ -592,13 +602,19 @@ def test_large_scores_in_float32():
             assert ours <= 1.05 * best
 
 
-@pytest.mark.parametrize("counts", [[3, 1, 5], [0, 2, 0, 7, 0], [20, 1, 17, 32], [36, 5], [1, 2, 1], [64, 3]])
+@pytest.mark.parametrize(
+    "counts", [[3, 1, 5], [0, 2, 0, 7, 0], [20, 1, 17, 32], [36, 5], [1, 2, 1], [64, 3, 40], [48, 33, 32, 0, 16]]
+)
 def test_ragged_windows(counts):
     check(counts, 2, 1, 16, HALF, across=True)
 
 
+def test_ragged_windows_in_float32():
+    check([36, 20, 33], 1, 1, 16, torch.float32, across=True)
+
+
 @pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("length", [3, 20, 70])
+@pytest.mark.parametrize("length", [3, 20, 36, 70])
 def test_pads_and_hidden_keys(length, across):
     """Windows with no real row and sequences with no key to look at give zeros, with zero gradients."""
     counts, tokens = ([length] * 2, 2) if across else ([2] * 2, length)
@@ -617,9 +633,9 @@ def test_pads_and_hidden_keys(length, across):
 
 
 @pytest.mark.parametrize("shift", [(7.0, -7.0), (7.0, 7.0)])
-@pytest.mark.parametrize("length", [64, 192])
+@pytest.mark.parametrize("length", [36, 64, 192])
 def test_scores_far_from_zero(length, shift):
-    """Log-sum-exps of -390 and +390, with an axis of 64 and 192 and a mask: where cuDNN gives NaN."""
+    """Log-sum-exps of -390 and +390, with axes of 36 to 192 and a mask: where cuDNN gives NaN."""
     q, k = shift
     real = torch.ones(length, dtype=torch.bool)
     real[length // 2 :] = False

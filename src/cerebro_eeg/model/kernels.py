@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index, attr-defined"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index, attr-defined, assignment"
 """Triton kernels of short-axis attention: one axis of the token grid stays on chip, forward and backward.
 
 A *sequence* is what attends to itself: a row of N tokens (along time), or the rows of a window at one patch (across
@@ -27,8 +27,9 @@ def _place(
     PACK: tl.constexpr,
 ):  # fmt: skip
     """Row and place of every slot's token, in 64 bit, and whether there is a token; for a bunch of PACK sequences."""
-    at_S = slot_S % SLOTS
-    part_S = slot_S // SLOTS
+    at_S, part_S = slot_S, tl.zeros_like(slot_S)
+    if PACK > 1:
+        at_S, part_S = slot_S % SLOTS, slot_S // SLOTS
     if ACROSS:
         bunches = (tokens + PACK - 1) // PACK
         window = bunch // bunches
@@ -75,48 +76,61 @@ def _turn(x):
 
 
 @triton.jit
-def _scores(q_GQE, k, hidden, slot_Q, slot_T, SLOTS: tl.constexpr, PACK: tl.constexpr, PRECISION: tl.constexpr):
-    """Products of queries and keys, part by part, and -inf where a query must not look."""
-    scores = ()
-    for i in tl.static_range(len(k)):
-        s_GQT = tl.dot(q_GQE, _turn(k[i]), input_precision=PRECISION) + hidden[i]  # where the matrix units start from
-        if PACK > 1:
-            s_GQT = tl.where((slot_Q // SLOTS)[:, None] == (slot_T[i] // SLOTS)[None, :], s_GQT, float("-inf"))
-        scores += (s_GQT,)
-    return scores
+def _first(x, AXIS: tl.constexpr, WANTED: tl.constexpr):
+    """Scores whose keys lie along ``AXIS``, with keys along the one that is wanted."""
+    return x if AXIS == WANTED else _turn(x)
 
 
 @triton.jit
-def _powers(scores, c, SEEN: tl.constexpr, PRECISION: tl.constexpr):
-    """2^(c s) relative to each query's highest, and 1 over their sum; ``SEEN``: every query sees a key.
+def _products(queries, keys, AXIS: tl.constexpr, PRECISION: tl.constexpr):
+    """Of every query and every key, which lie along ``AXIS``."""
+    if AXIS == -1:
+        return tl.dot(queries, _turn(keys), input_precision=PRECISION)
+    else:
+        return tl.dot(keys, _turn(queries), input_precision=PRECISION)
 
-    In float32, scores are subtracted before they are scaled: differences of large ones are exact and round less so.
+
+@triton.jit
+def _sum(parts, AXIS: tl.constexpr):
+    """Over the keys of all parts."""
+    whole = parts[0]
+    for i in tl.static_range(1, len(parts)):
+        whole += parts[i]
+    return tl.sum(whole, AXIS)
+
+
+@triton.jit
+def _powers(
+    q_GQE, k, hidden, slot_Q, slot, c, AXIS: tl.constexpr, SEEN: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """2^(c q k) relative to each query's highest, 0 where it must not look, part by part; and 1 over their sum.
+
+    ``SEEN``: every query sees a key. In float32, scores are subtracted before they are scaled: differences of large
+    ones are exact and round less so.
     """
-    most_GQT = scores[0]
-    for i in tl.static_range(1, len(scores)):
-        most_GQT = tl.maximum(most_GQT, scores[i])
-    most_GQ = tl.max(most_GQT, -1)
+    scores, powers = (), ()
+    for i in tl.static_range(len(k)):
+        s = _products(q_GQE, k[i], AXIS, PRECISION) + tl.expand_dims(hidden[i], -3 - AXIS)
+        if PACK > 1:
+            same = tl.expand_dims(slot_Q // SLOTS, AXIS) == tl.expand_dims(slot[i] // SLOTS, -3 - AXIS)
+            s = tl.where(same, s, float("-inf"))
+        scores += (s,)
+    highest = scores[0]
+    for i in tl.static_range(1, len(k)):
+        highest = tl.maximum(highest, scores[i])
+    most_GQ = tl.max(highest, AXIS)
     if not SEEN:
         most_GQ = tl.where(most_GQ == float("-inf"), 0.0, most_GQ)
-    powers = ()
-    for i in tl.static_range(len(scores)):
+    for i in tl.static_range(len(k)):
         if PRECISION == "ieee":
-            powers += (tl.exp2((scores[i] - tl.expand_dims(most_GQ, -1)) * c),)
+            powers += (tl.exp2((scores[i] - tl.expand_dims(most_GQ, AXIS)) * c),)
         else:
-            powers += (tl.exp2(scores[i] * c - tl.expand_dims(most_GQ * c, -1)),)
-    sum_GQ = _sum(powers)
+            powers += (tl.exp2(scores[i] * c - tl.expand_dims(most_GQ * c, AXIS)),)
+    sum_GQ = _sum(powers, AXIS)
     if not SEEN:
         sum_GQ = tl.where(sum_GQ > 0, sum_GQ, 1.0)
     return powers, 1.0 / sum_GQ
-
-
-@triton.jit
-def _sum(parts):
-    """Over the keys of all parts."""
-    sum_GQT = parts[0]
-    for i in tl.static_range(1, len(parts)):
-        sum_GQT += parts[i]
-    return tl.sum(sum_GQT, -1)
 
 
 @triton.jit
@@ -133,14 +147,12 @@ def _halves(x, dtype: tl.constexpr):
 @triton.jit
 def _keys(
     bunch, first, real, keys, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
-    KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """For each part of the tile: its slots, their places, whether there is a token, a real one, and what hides it."""
-    PARTS: tl.constexpr = 3 if SLOTS == 48 else 1
-    T: tl.constexpr = SLOTS * PACK // PARTS
     slot, place, there, used, hidden = (), (), (), (), ()
-    for i in tl.static_range(PARTS):
-        slot_T = i * T + tl.arange(0, T)
+    for i in tl.static_range(SLOTS * PACK // PART):
+        slot_T = i * PART + tl.arange(0, PART)
         row_T, place_T, there_T = _place(bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
         real_T = there_T
         if REAL:
@@ -148,15 +160,15 @@ def _keys(
         seen_T = real_T
         if KEYS:
             seen_T = real_T & (tl.load(keys + place_T, real_T, 0) != 0)
-        if i < PARTS - 1 and not REAL and not KEYS:  # only the last part is ever short of tokens
-            hidden_T = tl.zeros((T,), tl.float32)
+        if (i + 1) * PART <= LEAST and not REAL and not KEYS:
+            hidden_T = tl.zeros((PART,), tl.float32)
         else:
             hidden_T = tl.where(seen_T, 0.0, float("-inf"))
         slot += (slot_T,)
         place += (place_T,)
         there += (there_T,)
         used += (real_T,)
-        hidden += (hidden_T[None, :],)
+        hidden += (hidden_T,)
     return slot, place, there, used, hidden
 
 
@@ -178,51 +190,53 @@ def _queries(
 def _forward(
     qkv, out, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k / sqrt(E)) v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
+    SEEN: tl.constexpr = LEAST > 0 and not REAL and not KEYS
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK)
+    at = _keys(
+        bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART,
+        LEAST,
+    )  # fmt: skip
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
             k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
             v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
-        if BLOCK_Q == SLOTS * PACK:
-            for i in tl.static_range(len(at[0])):
-                block = _queries(
-                    i * at[0][0].shape[0], bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS,
-                    PACK, at[0][0].shape[0],
-                )  # fmt: skip
-                _attend(
-                    qkv + column, out + column, k, v, block, at, scale, REAL, KEYS, D, E, BLOCK_E, SLOTS, PACK, GROUP,
-                    PRECISION,
-                )  # fmt: skip
-        else:
-            for query in range(0, length, BLOCK_Q):
+        if SLOTS <= 64 and PRECISION != "ieee":  # written out, so that all of it is read ahead
+            for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
                 block = _queries(
                     query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
                 )
                 _attend(
-                    qkv + column, out + column, k, v, block, at, scale, REAL, KEYS, D, E, BLOCK_E, SLOTS, PACK, GROUP,
+                    qkv + column, out + column, k, v, block, at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP,
+                    PRECISION,
+                )  # fmt: skip
+        else:
+            for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
+                block = _queries(
+                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
+                )
+                _attend(
+                    qkv + column, out + column, k, v, block, at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP,
                     PRECISION,
                 )  # fmt: skip
 
 
 @triton.jit
 def _attend(
-    q, out, k, v, block, at, scale, REAL: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    q, out, k, v, block, at, scale, REAL: tl.constexpr, SEEN: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Outputs of a block of queries."""
     slot_Q, place_Q, there_Q, real_Q = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
-    scores = _scores(q_GQE, k, at[4], slot_Q, at[0], SLOTS, PACK, PRECISION)
-    powers, share_GQ = _powers(scores, scale * LOG2E, PACK == 1 and not REAL and not KEYS, PRECISION)
+    powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, -1, SEEN, SLOTS, PACK, PRECISION)
     if REAL:
         share_GQ = tl.where(real_Q, share_GQ, 0.0)
     o_GQE = tl.zeros(q_GQE.shape, tl.float32)
@@ -240,15 +254,19 @@ def _attend(
 def _backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
+    SEEN: tl.constexpr = LEAST > 0 and not REAL and not KEYS
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK)
+    at = _keys(
+        bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART,
+        LEAST,
+    )  # fmt: skip
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v, dk, dv = (), (), (), ()
         for i in tl.static_range(len(at[0])):
@@ -256,34 +274,34 @@ def _backward(
             v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
             dk += (tl.zeros(k[i].shape, tl.float32),)
             dv += (tl.zeros(k[i].shape, tl.float32),)
-        if BLOCK_Q == SLOTS * PACK:
-            for i in tl.static_range(len(at[0])):
-                block = _queries(
-                    i * at[0][0].shape[0], bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS,
-                    PACK, at[0][0].shape[0],
-                )  # fmt: skip
-                dk, dv = _attend_backward(
-                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, REAL, KEYS, D, E,
-                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
-                )  # fmt: skip
-        else:
-            for query in range(0, length, BLOCK_Q):
+        if SLOTS <= 64 and PRECISION != "ieee":  # written out, so that all of it is read ahead
+            for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
                 block = _queries(
                     query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
                 )
                 dk, dv = _attend_backward(
-                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, REAL, KEYS, D, E,
+                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, SEEN, D, E,
                     BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
                 )  # fmt: skip
+        else:
+            for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
+                block = _queries(
+                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
+                )
+                dk, dv = _attend_backward(
+                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, SEEN, D, E,
+                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
+                )  # fmt: skip
+        late = scale if PRECISION == "ieee" else 1.0
         for i in tl.static_range(len(at[0])):
-            _store(d_qkv + column + D, dk[i] * scale, at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP)
+            _store(d_qkv + column + D, dk[i] * late, at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP)
             _store(d_qkv + column + 2 * D, dv[i], at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP)
 
 
 @triton.jit
 def _attend_backward(
-    q, d_out, dq, k, v, dk, dv, block, at, scale, REAL: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
+    q, d_out, dq, k, v, dk, dv, block, at, scale, SEEN: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries; those of keys and values, with what it adds to them.
@@ -294,35 +312,36 @@ def _attend_backward(
     slot_Q, place_Q, there_Q, real_Q = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
     do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, GROUP)
-    scores = _scores(q_GQE, k, at[4], slot_Q, at[0], SLOTS, PACK, PRECISION)
-    powers, share_GQ = _powers(scores, scale * LOG2E, PACK == 1 and not REAL and not KEYS, PRECISION)
-    weights, slopes, products, new_dk, new_dv = (), (), (), (), ()
+    AXIS: tl.constexpr = -2 if SLOTS > 128 or PRECISION == "ieee" else -1
+    powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, AXIS, SEEN, SLOTS, PACK, PRECISION)
+    weights, slopes, means, new_dk, new_dv = (), (), (), (), ()
     for i in tl.static_range(len(k)):
-        p_GQT = powers[i] * tl.expand_dims(share_GQ, -1)
+        p = powers[i] * tl.expand_dims(share_GQ, AXIS)
+        dp = _products(do_GQE, v[i], AXIS, PRECISION)
         if SLOTS <= SHORT and PRECISION != "ieee":
-            high_GQT, low_GQT = _halves(p_GQT, q_GQE.dtype)
-            dv_GTE = tl.dot(_turn(high_GQT), do_GQE, dv[i])
-            new_dv += (tl.dot(_turn(low_GQT), do_GQE, dv_GTE),)
+            high, low = _halves(p, q_GQE.dtype)
+            dv_GTE = tl.dot(_first(high, AXIS, -2), do_GQE, dv[i])
+            new_dv += (tl.dot(_first(low, AXIS, -2), do_GQE, dv_GTE),)
         else:
-            new_dv += (tl.dot(_turn(p_GQT.to(q_GQE.dtype)), do_GQE, dv[i], input_precision=PRECISION),)
-        dp_GQT = tl.dot(do_GQE, _turn(v[i]), input_precision=PRECISION)
-        weights += (p_GQT,)
-        slopes += (dp_GQT,)
-        products += (p_GQT * dp_GQT,)
-    mean_GQ = _sum(products)
+            new_dv += (tl.dot(_first(p.to(q_GQE.dtype), AXIS, -2), do_GQE, dv[i], input_precision=PRECISION),)
+        weights += (p,)
+        slopes += (dp,)
+        means += (p * dp,)
+    mean_GQ = _sum(means, AXIS)
     dq_GQE = tl.zeros(q_GQE.shape, tl.float32)
     for i in tl.static_range(len(k)):
-        ds_GQT = weights[i] * (slopes[i] - tl.expand_dims(mean_GQ, -1))
-        if PRECISION != "ieee":
-            high_GQT, low_GQT = _halves(ds_GQT, q_GQE.dtype)
-            dk_GTE = tl.dot(_turn(high_GQT), q_GQE, dk[i])
-            new_dk += (tl.dot(_turn(low_GQT), q_GQE, dk_GTE),)
-            dq_GQE = tl.dot(high_GQT, k[i], dq_GQE)
-            dq_GQE = tl.dot(low_GQT, k[i], dq_GQE)
+        if PRECISION == "ieee":
+            ds = weights[i] * (slopes[i] - tl.expand_dims(mean_GQ, AXIS))
+            new_dk += (tl.dot(_first(ds, AXIS, -2), q_GQE, dk[i], input_precision=PRECISION),)
+            dq_GQE = tl.dot(_first(ds, AXIS, -1), k[i], dq_GQE, input_precision=PRECISION)
         else:
-            new_dk += (tl.dot(_turn(ds_GQT), q_GQE, dk[i], input_precision=PRECISION),)
-            dq_GQE = tl.dot(ds_GQT, k[i], dq_GQE, input_precision=PRECISION)
-    _store(dq, dq_GQE * scale, place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP)
+            ds = weights[i] * (slopes[i] * scale - tl.expand_dims(mean_GQ * scale, AXIS))
+            high, low = _halves(ds, q_GQE.dtype)
+            dk_GTE = tl.dot(_first(high, AXIS, -2), q_GQE, dk[i])
+            new_dk += (tl.dot(_first(low, AXIS, -2), q_GQE, dk_GTE),)
+            dq_GQE = tl.dot(_first(high, AXIS, -1), k[i], dq_GQE)
+            dq_GQE = tl.dot(_first(low, AXIS, -1), k[i], dq_GQE)
+    _store(dq, dq_GQE * (scale if PRECISION == "ieee" else 1.0), place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP)
     return new_dk, new_dv
 
 
@@ -330,26 +349,27 @@ def _attend_backward(
 def forward(
     qkv, out, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention; a window of at most half the widest one's tile takes half of it."""
+    """Attention; in a mixture of windows, those that fit a smaller tile take it."""
+    LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
         window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
-        if tl.load(first + window + 1) - tl.load(first + window) <= SLOTS // 2:
+        if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _forward(
                 qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, TURNS, PRECISION,
+                E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS, PRECISION, 0,
             )  # fmt: skip
         else:
             _forward(
                 qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
+                E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, LESS,
             )  # fmt: skip
     else:
         _forward(
             qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
+            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, 0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip
 
 
@@ -357,24 +377,25 @@ def forward(
 def backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
-    GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; tiles as in the forward pass."""
+    LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
         window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
-        if tl.load(first + window + 1) - tl.load(first + window) <= SLOTS // 2:
+        if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS // 2, PACK, min(BLOCK_Q, SLOTS // 2), GROUP, TURNS, PRECISION,
+                HEADS, E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS, PRECISION, 0,
             )  # fmt: skip
         else:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
+                HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, LESS,
             )  # fmt: skip
     else:
         _backward(
             qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, BLOCK_Q, GROUP, TURNS, PRECISION,
+            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, 0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip

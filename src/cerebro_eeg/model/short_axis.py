@@ -89,11 +89,13 @@ class Tile:
     """How one program is laid out: see ``kernels.py``."""
 
     slots: int
-    """Places of a sequence in a tile, a power of two."""
+    """Places of a sequence in a tile: a power of two, or 48."""
     pack: int
     """Sequences in a tile."""
     dim: int
     """Head dimension, rounded up to a power of two."""
+    part: int
+    """Places of a tile that lie on chip in one piece, a power of two."""
     queries: int
     """Queries at a time."""
     group: int
@@ -109,11 +111,14 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of a sweep on an H200
     (benchmarks/README.md).
     """
-    slots = _power(length)
+    slots, block = _power(length), max(16, _power(dim))
+    if 32 < length <= 48 and (exact or block <= (32 if backward else 64)):
+        slots = 48
     pack = max(1, 16 // slots)
-    size, block = slots * pack, max(16, _power(dim))
+    size = slots * pack
+    part = 16 if slots == 48 else size
     if exact:
-        return Tile(slots, pack, block, 16, 1, 1, 4)
+        return Tile(slots, pack, block, part, 16, 1, 1, 4)
     queries, group, turns, warps = size, 1, 1, 4
     if size == 16:
         group = 4 if block == 16 else 2
@@ -121,22 +126,26 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 32:
         turns = (12 if backward else 4) if length <= 24 else 4 if backward or block == 16 else 2
         group = 4 if block == 16 and length > 24 and not backward else 1
+        part = size if backward or group > 1 else 16
         warps = 2 if backward and block > 16 else group
+    elif size == 48:
+        queries, turns, warps = 16, 12 if backward else 4 if block < 64 else 1, 1
     elif size == 64 and block == 16:
-        queries, group, turns = 16, 1 if backward else 2, 2 if backward else 1
-        warps = group
+        part, queries, turns, warps = 16, 16, 2 if backward else 4, 1
     elif size == 64:
         turns = 12 if backward else 1
+    elif size == 128:
+        queries, warps = (128, 8) if backward else (64, 4)
     else:
         queries = 32 if backward else 64
-        warps = 8 if backward and size * block > 128 * 64 else 4
+        warps = 8 if backward and block > 32 else 4
     while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
         group //= 2
     if size == 16:
         warps = min(group, 2)
     while turns > 1 and (block > 64 or heads // group % turns):  # what is read ahead lies on chip, too
         turns -= 1
-    return Tile(slots, pack, block, queries, group, turns, warps)
+    return Tile(slots, pack, block, part, queries, group, turns, warps)
 
 
 def _power(n: int) -> int:
@@ -280,6 +289,7 @@ def _launch(
             BLOCK_E=t.dim,
             SLOTS=t.slots,
             PACK=t.pack,
+            PART=t.part,
             BLOCK_Q=t.queries,
             GROUP=t.group,
             TURNS=turns,
