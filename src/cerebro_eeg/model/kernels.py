@@ -4,13 +4,14 @@
 A *sequence* is what attends to itself: a row of N tokens (along time), or the rows of a window at one patch (across
 channels). A program takes ``GROUP`` heads of a sequence and keeps all their keys and values on chip, ``TURNS`` times,
 and reads the next heads meanwhile; where a sequence is shorter than the smallest matrix tile, ``PACK`` neighbouring
-sequences share a tile and a mask keeps them apart.
+sequences share a tile and a mask keeps them apart. The sides of what lies on chip are powers of two, so the keys of a
+tile may lie in several *parts* of ``PART`` slots: three of 16 make a tile of 48. Tuples hold what there is for each.
 Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
 memory; the backward pass computes the scores again instead of keeping them. No atomics: the same inputs give the same
 bits. ``short_axis.py`` chooses the constants and launches.
 
 Legend: **G** heads of a program (an axis that is not there for one head, whose rows the warps then share), **T** slots
-of a tile (keys), **Q** slots of a block of queries, **E** head dimension.
+of a part (keys), **Q** slots of a block of queries, **E** head dimension.
 """
 
 import triton
@@ -137,7 +138,8 @@ def _powers(
 def _halves(x, dtype: tl.constexpr):
     """Two numbers of half precision that add up to x: what fits the first without rounding, and the rest.
 
-    Bits are cut off because converting to half precision and back for every number is eight times as slow.
+    Bits are cut off because a number that is rounded and read again takes a conversion of its own, at the rate of an
+    exponential; cut ones are converted in pairs.
     """
     KEPT: tl.constexpr = -(1 << 16) if dtype == tl.bfloat16 else -(1 << 13)
     high = (x.to(tl.int32, bitcast=True) & KEPT).to(tl.float32, bitcast=True)
@@ -149,7 +151,10 @@ def _keys(
     bunch, first, real, keys, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
     KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
-    """For each part of the tile: its slots, their places, whether there is a token, a real one, and what hides it."""
+    """For each part of the tile: its slots, their places, whether there is a token, a real one, and what hides it.
+
+    ``LEAST`` tokens are there for certain, which saves a mask; 0 where there may be none.
+    """
     slot, place, there, used, hidden = (), (), (), (), ()
     for i in tl.static_range(SLOTS * PACK // PART):
         slot_T = i * PART + tl.arange(0, PART)
@@ -199,23 +204,25 @@ def _forward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    at = _keys(
-        bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART,
-        LEAST,
-    )  # fmt: skip
+    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
+    WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
+    blocks = ()
+    if WRITTEN_OUT:
+        for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
+            block = _queries(
+                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
+            )
+            blocks += (block,)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
             k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
             v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
-        if SLOTS <= 64 and PRECISION != "ieee":  # written out, so that all of it is read ahead
-            for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
-                block = _queries(
-                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-                )
+        if WRITTEN_OUT:
+            for i in tl.static_range(len(blocks)):
                 _attend(
-                    qkv + column, out + column, k, v, block, at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP,
-                    PRECISION,
+                    qkv + column, out + column, k, v, blocks[i], at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK,
+                    GROUP, PRECISION,
                 )  # fmt: skip
         else:
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
@@ -263,10 +270,15 @@ def _backward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    at = _keys(
-        bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART,
-        LEAST,
-    )  # fmt: skip
+    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
+    WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
+    blocks = ()
+    if WRITTEN_OUT:
+        for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
+            block = _queries(
+                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
+            )
+            blocks += (block,)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v, dk, dv = (), (), (), ()
         for i in tl.static_range(len(at[0])):
@@ -274,13 +286,10 @@ def _backward(
             v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
             dk += (tl.zeros(k[i].shape, tl.float32),)
             dv += (tl.zeros(k[i].shape, tl.float32),)
-        if SLOTS <= 64 and PRECISION != "ieee":  # written out, so that all of it is read ahead
-            for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
-                block = _queries(
-                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-                )
+        if WRITTEN_OUT:
+            for i in tl.static_range(len(blocks)):
                 dk, dv = _attend_backward(
-                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, SEEN, D, E,
+                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, blocks[i], at, scale, SEEN, D, E,
                     BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
                 )  # fmt: skip
         else:
@@ -306,13 +315,13 @@ def _attend_backward(
 ):  # fmt: skip
     """Gradients of a block of queries; those of keys and values, with what it adds to them.
 
-    In half precision the gradients of scores go through the matrix units in two parts, rounded and what rounding took
-    away; without the second the error is up to 8 times that of the best stock backend.
+    In half precision the gradients of scores go through the matrix units in two halves, cut and what was cut off;
+    without the second the error is up to 8 times that of the best stock backend.
     """
     slot_Q, place_Q, there_Q, real_Q = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
     do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, GROUP)
-    AXIS: tl.constexpr = -2 if SLOTS > 128 or PRECISION == "ieee" else -1
+    AXIS: tl.constexpr = -2 if SLOTS > 128 or PRECISION == "ieee" else -1  # sums stay in a warp, or registers suffice
     powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, AXIS, SEEN, SLOTS, PACK, PRECISION)
     weights, slopes, means, new_dk, new_dv = (), (), (), (), ()
     for i in tl.static_range(len(k)):
