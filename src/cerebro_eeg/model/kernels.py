@@ -210,8 +210,9 @@ def _forward(
     if WRITTEN_OUT:
         for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
             block = _queries(
-                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-            )
+                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
+                min(BLOCK_Q, SLOTS * PACK - query),
+            )  # fmt: skip
             blocks += (block,)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
@@ -276,8 +277,9 @@ def _backward(
     if WRITTEN_OUT:
         for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
             block = _queries(
-                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-            )
+                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
+                min(BLOCK_Q, SLOTS * PACK - query),
+            )  # fmt: skip
             blocks += (block,)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v, dk, dv = (), (), (), ()

@@ -97,7 +97,7 @@ class Tile:
     part: int
     """Places of a tile that lie on chip in one piece, a power of two."""
     queries: int
-    """Queries at a time."""
+    """Queries at a time; the last ones of 48 may be fewer."""
     group: int
     """Heads at a time."""
     turns: int
@@ -109,7 +109,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     """The rule: one warp for a head where its scores and sums fit a warp's registers, else several warps for one.
 
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of a sweep on an H200
-    (benchmarks/README.md).
+    (benchmarks/README.md); those of 48 slots, of 64 with heads of 16, and of 128 backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
     if 32 < length <= 48 and (exact or block <= (32 if backward else 64)):
@@ -129,9 +129,9 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         part = size if backward or group > 1 else 16
         warps = 2 if backward and block > 16 else group
     elif size == 48:
-        queries, turns, warps = 16, 12 if backward else 4 if block < 64 else 1, 1
+        queries, turns, warps = 32 if backward and block == 16 else 16, 12 if backward else 4 if block < 64 else 1, 1
     elif size == 64 and block == 16:
-        part, queries, turns, warps = 16, 16, 2 if backward else 4, 1
+        part, queries, turns, warps = 64 if backward else 16, 16, 2 if backward else 4, 1
     elif size == 64:
         turns = 12 if backward else 1
     elif size == 128:
