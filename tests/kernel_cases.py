@@ -323,9 +323,31 @@ def as_on_cuda(monkeypatch):
 
 
 @pytest.mark.parametrize("late_bias", [None, torch.float32])
-@pytest.mark.parametrize(("rows", "width"), [(1, 8), (50, 24), (90, 192), (5, 576)])
+@pytest.mark.parametrize(
+    ("rows", "width"),
+    [(1, 8), (2, 3), (50, 24), (30, 48), (90, 192), (7, 200), (7, 256), (3, 257), (5, 576), (3, 1000), (2, 1024)],
+)
 def test_norm(rows, width, late_bias):
+    """Blocks that end with the row, behind it, and with one column of it."""
     check_norm(rows, width, HALF, late_bias=late_bias)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(11, 192), (11, 200), (4, 576), (3, 1000)])
+@pytest.mark.parametrize("programs", [1, 2, 5])
+def test_norm_in_several_steps(rows, width, programs, monkeypatch):
+    """Of which the last ones may have fewer tokens, or none."""
+    monkeypatch.setattr(norm, "FILLING", programs)
+    check_norm(rows, width, HALF, late_bias=torch.float32)
+
+
+def test_a_norm_of_one_column():
+    """Is its bias, and nothing moves it; the second block is empty."""
+    x, late, weight, bias = (torch.randn(*size).requires_grad_() for size in ((9, 1), (9, 1), (1,), (1,)))
+    total, out, _ = norm.add_norm_op(x, late, weight, bias, 1e-5, True, None)
+    assert torch.equal(total, x + late)
+    assert torch.equal(out, bias.expand(9, 1))
+    gradients = torch.autograd.grad(out, (x, late, weight, bias), torch.ones(9, 1))
+    assert [float(g.abs().sum()) for g in gradients] == [0, 0, 0, 9]
 
 
 def test_norm_with_a_late_bias_in_half_precision():

@@ -302,6 +302,18 @@ def test_parts_of_the_tokens_hold_every_row_once():
             assert parts <= max(1, most)
 
 
+def test_tiles_of_norms_hold_a_token_in_two_blocks():
+    for width in range(1, norm.MOST + 1):
+        for backward in (False, True):
+            t = norm.tile(width, backward)
+            first, second = t.columns
+            assert first <= width <= first + second
+            assert second == 1 or first + second // 2 < width  # no block is larger than needed
+            assert all((x & (x - 1)) == 0 < x for x in (t.rows, t.warps, first, second))
+            assert t.rows * (first + second) <= (norm.HELD * t.warps if backward else 4096)
+    assert norm.tile(192, backward=True) == norm.Tile(4, (128, 64), 1, 3)
+
+
 def test_the_rule_of_norms():
     """A plain norm with weight and bias, and summands that are both in half precision."""
 
@@ -536,7 +548,9 @@ def test_cuda_mlp_of_many_tokens():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("rows", "width"), [(1, 8), (9000, 192), (7000, 576), (50, 768), (3, 1000)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(1, 8), (99, 48), (9000, 192), (700, 200), (99, 256), (7000, 576), (50, 768), (3, 1000)]
+)
 def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, device="cuda")
     check_norm(rows, width, dtype, late_bias=torch.float32, device="cuda")

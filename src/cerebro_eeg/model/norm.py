@@ -8,6 +8,7 @@ pass of its own.
 Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** sums.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +17,38 @@ from torch import Tensor, nn
 from cerebro_eeg.model import half
 
 MOST = 1024  # values of a token, all of which stay in registers
-ROWS, WARPS = 4, 2  # of a program in the forward pass; one warp backward. The best of a sweep on an H200.
-FILLING = 4096  # programs that keep a GPU busy; with more tokens each takes up to 64 steps
+FILLING = 4096  # programs that keep a GPU busy backward; with more tokens each takes several steps
+HELD = 768  # values that a warp holds at once backward, of each of three inputs and three sums: 24 a thread
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one program is laid out: see ``norm_kernels.py``."""
+
+    rows: int
+    """Tokens at once."""
+    columns: tuple[int, int]
+    """Of the two blocks that hold a token, powers of two."""
+    warps: int
+    stages: int
+    """Steps that are on their way or being computed; one in the forward pass, which has one step."""
+
+
+def tile(width: int, backward: bool) -> Tile:
+    """The rule: backward, one warp with as many tokens as its registers hold. The best of a sweep on an H200."""
+    first = _power(max(1, width - 1))
+    columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
+    if not backward:
+        return Tile(8, columns, 4, 1) if width <= 256 else Tile(4, columns, 2, 1)
+    held = sum(columns)
+    if held > HELD:
+        return Tile(1, columns, 2, 3)
+    return Tile(min(16, _power(HELD // held)), columns, 1, 3)
+
+
+def _power(x: int) -> int:
+    """The largest power of two up to a number."""
+    return 1 << (x.bit_length() - 1)
 
 
 def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
@@ -67,9 +98,10 @@ def add_norm_op(
     if rows:
         from cerebro_eeg.model import norm_kernels
 
+        t = tile(width, backward=False)
         mean_RN, scale_RN = kept_2RN if keep else (x_RND, x_RND)  # something to point to
         with torch.cuda.device_of(x_RND):
-            norm_kernels.forward[(-(-rows // ROWS),)](
+            norm_kernels.forward[(-(-rows // t.rows),)](
                 x_RND,
                 late_RND,
                 weight_D if late_bias_D is None else late_bias_D.contiguous(),
@@ -82,11 +114,12 @@ def add_norm_op(
                 rows,
                 eps,
                 D=width,
-                BLOCK_D=1 << (width - 1).bit_length(),
-                BLOCK_T=ROWS,
+                BLOCK_A=t.columns[0],
+                BLOCK_B=t.columns[1],
+                BLOCK_T=t.rows,
                 KEEP=keep,
                 BIAS=late_bias_D is not None,
-                num_warps=WARPS,
+                num_warps=t.warps,
             )
     return total_RND, out_RND, kept_2RN
 
@@ -118,9 +151,9 @@ def add_norm_backward(
     d_x_RND = torch.empty_like(total_RND)
     width = total_RND.shape[-1]
     rows = total_RND.numel() // width
-    at_once = 2 if width <= 256 else 1
-    steps = min(64, max(1, rows // (at_once * FILLING)))
-    programs = -(-rows // (at_once * steps))
+    t = tile(width, backward=True)
+    steps = max(1, -(-rows // (t.rows * FILLING)))
+    programs = -(-rows // (t.rows * steps))
     sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
     if rows:
         from cerebro_eeg.model import norm_kernels
@@ -138,10 +171,12 @@ def add_norm_backward(
                 rows,
                 steps,
                 D=width,
-                BLOCK_D=1 << (width - 1).bit_length(),
-                BLOCK_T=at_once,
+                BLOCK_A=t.columns[0],
+                BLOCK_B=t.columns[1],
+                BLOCK_T=t.rows,
                 LATE=late,
-                num_warps=1,
+                STAGES=t.stages,
+                num_warps=t.warps,
             )
     return d_x_RND, sums_PSD.sum(0)
 

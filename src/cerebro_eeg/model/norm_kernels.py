@@ -1,74 +1,141 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
 """Triton kernels of a residual addition and the LayerNorm behind it, forward and backward, each one pass over memory.
 
-Legend: **T** rows (tokens) of a program, **D** width.
+Triton's blocks are powers of two. A row is therefore held in two of them: the first is full, and the second ends with
+the row or, where what is left is no power of two, a little behind it. So the usual widths, such as 192 = 128 + 64 and
+768 = 512 + 256, spend no registers on columns that do not exist.
+
+Legend: **T** rows (tokens) of a program, **D** width, **A** columns of the first block, **B** of the second.
 """
 
 import triton
 import triton.language as tl
 
 
+@triton.jit
+def _in_b(there, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """What of the second block is there, given which rows are."""
+    return there if BLOCK_A + BLOCK_B == D else there & (BLOCK_A + tl.arange(0, BLOCK_B) < D)[None, :]
+
+
+@triton.jit
+def _load(of, row_T, rows, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Both blocks of rows, as float32; zeros for what is not there."""
+    at_TA = of + (row_T * D)[:, None] + tl.arange(0, BLOCK_A)[None, :]
+    at_TB = of + (row_T * D)[:, None] + (BLOCK_A + tl.arange(0, BLOCK_B))[None, :]
+    there = (row_T < rows)[:, None]
+    x_TA = tl.load(at_TA, there, 0.0)
+    x_TB = tl.load(at_TB, _in_b(there, D, BLOCK_A, BLOCK_B), 0.0)
+    return x_TA.to(tl.float32), x_TB.to(tl.float32)
+
+
+@triton.jit
+def _store(of, x_TA, x_TB, row_T, rows, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    at_TA = of + (row_T * D)[:, None] + tl.arange(0, BLOCK_A)[None, :]
+    at_TB = of + (row_T * D)[:, None] + (BLOCK_A + tl.arange(0, BLOCK_B))[None, :]
+    there = (row_T < rows)[:, None]
+    tl.store(at_TA, x_TA.to(of.dtype.element_ty), there)
+    tl.store(at_TB, x_TB.to(of.dtype.element_ty), _in_b(there, D, BLOCK_A, BLOCK_B))
+
+
+@triton.jit
+def _load_columns(of, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Both blocks of what is the same for all rows, as float32."""
+    at_A, at_B = tl.arange(0, BLOCK_A), BLOCK_A + tl.arange(0, BLOCK_B)
+    return tl.load(of + at_A).to(tl.float32)[None, :], tl.load(of + at_B, at_B < D, 0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _store_columns(of, x_TA, x_TB, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Sums over rows."""
+    at_A, at_B = tl.arange(0, BLOCK_A), BLOCK_A + tl.arange(0, BLOCK_B)
+    tl.store(of + at_A, tl.sum(x_TA, 0))
+    tl.store(of + at_B, tl.sum(x_TB, 0), at_B < D)
+
+
+@triton.jit
+def _mean(x_TA, x_TB, D: tl.constexpr):
+    """Of each row; columns that are not there must be zero."""
+    return ((tl.sum(x_TA, 1) + tl.sum(x_TB, 1)) / D)[:, None]
+
+
 @triton.jit(do_not_specialize=["rows"])
 def forward(
-    x, late, late_bias, weight, bias, total, out, mean, scale, rows, eps, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
+    x, late, late_bias, weight, bias, total, out, mean, scale, rows, eps, D: tl.constexpr, BLOCK_A: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """total = x + late (+ its bias); out = LayerNorm(total); where kept, each row's mean and 1 / standard deviation."""
     row_T = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
-    at_D = tl.arange(0, BLOCK_D)
-    there_TD = (row_T < rows)[:, None] & (at_D < D)[None, :]
-    place_TD = row_T[:, None] * D + at_D[None, :]
-    x_TD = tl.load(x + place_TD, there_TD, 0.0).to(tl.float32) + tl.load(late + place_TD, there_TD, 0.0).to(tl.float32)
+    x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
+    late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
+    x_TA += late_TA
+    x_TB += late_TB
     if BIAS:
-        x_TD += tl.load(late_bias + at_D, at_D < D, 0.0).to(tl.float32)[None, :]
-    x_TD = x_TD.to(total.dtype.element_ty)
-    tl.store(total + place_TD, x_TD, there_TD)
-    x_TD = x_TD.to(tl.float32)  # as rounded: what the backward pass will see
-    mean_T = tl.sum(x_TD, 1) / D
-    x_TD = tl.where(there_TD, x_TD - mean_T[:, None], 0.0)
-    scale_T = tl.rsqrt(tl.sum(x_TD * x_TD, 1) / D + eps)
-    weight_D = tl.load(weight + at_D, at_D < D, 0.0)
-    bias_D = tl.load(bias + at_D, at_D < D, 0.0)
-    y_TD = x_TD * scale_T[:, None] * weight_D[None, :] + bias_D[None, :]
-    tl.store(out + place_TD, y_TD.to(out.dtype.element_ty), there_TD)
+        bias_1A, bias_1B = _load_columns(late_bias, D, BLOCK_A, BLOCK_B)
+        x_TA += bias_1A
+        x_TB += bias_1B
+    x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
+    _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
+    x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
+    mean_T1 = _mean(x_TA, x_TB, D)
+    x_TA -= mean_T1
+    x_TB -= mean_T1
+    if BLOCK_A + BLOCK_B != D:
+        x_TB = tl.where((BLOCK_A + tl.arange(0, BLOCK_B) < D)[None, :], x_TB, 0.0)
+    scale_T1 = tl.rsqrt(_mean(x_TA * x_TA, x_TB * x_TB, D) + eps)
+    weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
+    bias_1A, bias_1B = _load_columns(bias, D, BLOCK_A, BLOCK_B)
+    x_TA = x_TA * scale_T1 * weight_1A + bias_1A
+    x_TB = x_TB * scale_T1 * weight_1B + bias_1B
+    _store(out, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
     if KEEP:
-        tl.store(mean + row_T, mean_T, row_T < rows)
-        tl.store(scale + row_T, scale_T, row_T < rows)
+        tl.store(mean + row_T[:, None], mean_T1, (row_T < rows)[:, None])
+        tl.store(scale + row_T[:, None], scale_T1, (row_T < rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["rows", "steps"])
 def backward(
-    d_total, d_out, total, weight, mean, scale, d_x, sums, rows, steps, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr,
+    d_total, d_out, total, weight, mean, scale, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, late's bias."""
-    at_D = tl.arange(0, BLOCK_D)
-    weight_D = tl.load(weight + at_D, at_D < D, 0.0)
-    d_weight_TD = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
-    d_bias_TD = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
+    """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, late's bias.
+
+    A program takes its rows a few at a time and reads ahead. Behind the last column ``y`` is zero, and so is all that
+    is summed over columns.
+    """
+    weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
+    d_weight_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
+    d_weight_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
+    d_bias_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
+    d_bias_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     if LATE:
-        d_late_TD = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
-    for step in range(steps):
+        d_late_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
+        d_late_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
+    for step in tl.range(0, steps, num_stages=STAGES):
         row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
-        there_TD = (row_T < rows)[:, None] & (at_D < D)[None, :]
-        place_TD = row_T[:, None] * D + at_D[None, :]
-        mean_T = tl.load(mean + row_T, row_T < rows, 0.0)
-        scale_T = tl.load(scale + row_T, row_T < rows, 0.0)
-        x_TD = tl.load(total + place_TD, there_TD, 0.0).to(tl.float32)
-        y_TD = tl.load(d_out + place_TD, there_TD, 0.0).to(tl.float32)
-        sum_TD = tl.load(d_total + place_TD, there_TD, 0.0).to(tl.float32)
-        x_TD = tl.where(there_TD, (x_TD - mean_T[:, None]) * scale_T[:, None], 0.0)
-        d_weight_TD += y_TD * x_TD
-        d_bias_TD += y_TD
-        y_TD *= weight_D[None, :]
-        shift_T = tl.sum(y_TD, 1) / D
-        slope_T = tl.sum(y_TD * x_TD, 1) / D
-        sum_TD += (y_TD - shift_T[:, None] - x_TD * slope_T[:, None]) * scale_T[:, None]
-        tl.store(d_x + place_TD, sum_TD.to(d_x.dtype.element_ty), there_TD)
+        mean_T1 = tl.load(mean + row_T, row_T < rows, 0.0)[:, None]
+        scale_T1 = tl.load(scale + row_T, row_T < rows, 0.0)[:, None]
+        x_TA, x_TB = _load(total, row_T, rows, D, BLOCK_A, BLOCK_B)
+        y_TA, y_TB = _load(d_out, row_T, rows, D, BLOCK_A, BLOCK_B)
+        sum_TA, sum_TB = _load(d_total, row_T, rows, D, BLOCK_A, BLOCK_B)
+        x_TA = (x_TA - mean_T1) * scale_T1
+        x_TB = (x_TB - mean_T1) * scale_T1
+        d_weight_TA += y_TA * x_TA
+        d_weight_TB += y_TB * x_TB
+        d_bias_TA += y_TA
+        d_bias_TB += y_TB
+        y_TA *= weight_1A
+        y_TB *= weight_1B
+        shift_T1 = _mean(y_TA, y_TB, D)
+        slope_T1 = _mean(y_TA * x_TA, y_TB * x_TB, D)
+        sum_TA += (y_TA - shift_T1 - x_TA * slope_T1) * scale_T1
+        sum_TB += (y_TB - shift_T1 - x_TB * slope_T1) * scale_T1
+        _store(d_x, sum_TA, sum_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
         if LATE:
-            d_late_TD += sum_TD
-    place_D = tl.program_id(0).to(tl.int64) * ((3 if LATE else 2) * D) + at_D
-    tl.store(sums + place_D, tl.sum(d_weight_TD, 0), at_D < D)
-    tl.store(sums + D + place_D, tl.sum(d_bias_TD, 0), at_D < D)
+            d_late_TA += sum_TA
+            d_late_TB += sum_TB
+    sums += tl.program_id(0).to(tl.int64) * ((3 if LATE else 2) * D)
+    _store_columns(sums, d_weight_TA, d_weight_TB, D, BLOCK_A, BLOCK_B)
+    _store_columns(sums + D, d_bias_TA, d_bias_TB, D, BLOCK_A, BLOCK_B)
     if LATE:
-        tl.store(sums + 2 * D + place_D, tl.sum(d_late_TD, 0), at_D < D)
+        _store_columns(sums + 2 * D, d_late_TA, d_late_TB, D, BLOCK_A, BLOCK_B)
