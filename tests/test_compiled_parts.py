@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import preset
 from cerebro_eeg.model.encoder import Encoder
 from tiny_models import make_windows, randomized, small, to_batch
@@ -67,6 +68,46 @@ def test_every_variant_is_compiled():
             encoder(batch(counts)).x_RND.mean().backward()
             with torch.no_grad():
                 encoder(batch(counts))
+
+
+def test_the_length_of_windows_is_compiled_in_and_their_number_is_not():
+    encoder = randomized(Encoder(small()))
+    given = [to_batch(*make_windows(counts, samples)) for counts, samples in (([2, 3, 5], 40), ([3, 4, 6, 2], 40))]
+    longer = to_batch(*make_windows([2, 3, 5], 48))
+    expected = [encoder.tokens(encoder.cut(each)) for each in (*given, longer)]
+    encoder.compile_parts()
+    found = [encoder.tokens(encoder.cut(given[0]))]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        found.append(encoder.tokens(encoder.cut(given[1])))
+        with pytest.raises(torch._dynamo.exc.RecompileError):
+            encoder.cut(longer)
+    found.append(encoder.tokens(encoder.cut(longer)))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("pads", [True, False])
+def test_hidden_patches_that_are_zeros_in_the_product(bias, pads, monkeypatch):
+    """As compiled in mixed precision: the same tokens and gradients as with [MASK] put in behind the product."""
+    torch.manual_seed(0)
+    encoder = randomized(Encoder(small(bias=bias))).double()
+    signal = torch.randn(2, 3, 40, dtype=torch.float64)
+    channels = torch.tensor([[(1, 0), (2, 3), (0, 0) if pads else (4, 0)]] * 2)
+    patches = encoder.cut(Batch.dense(signal, channels))
+    masked = torch.rand(patches.values_RNL.shape[:2]) < 0.5
+    parameters = [p for p in encoder.parameters(recurse=False) if p.requires_grad] + [*encoder.embed.parameters()]
+
+    def run():
+        x = encoder.tokens(patches, masked)
+        return x, *torch.autograd.grad(x.square().sum(), parameters)
+
+    expected = run()
+    hidden = patches.values_RNL.masked_fill(masked[..., None], torch.nan)  # nobody may look at it
+    patches = dataclasses.replace(patches, values_RNL=hidden)
+    monkeypatch.setattr(encoder, "_is_mixed", lambda values: True)
+    encoder.compile_parts()
+    for a, b in zip(run(), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_a_spectrogram_is_not_compiled():

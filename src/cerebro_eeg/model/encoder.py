@@ -21,7 +21,7 @@ from cerebro_eeg.model.attention import KINDS, comes_apart
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
 from cerebro_eeg.model.mlp import mlp
 from cerebro_eeg.model.norm import add_norm, joined, suits
-from cerebro_eeg.model.parts import Parted
+from cerebro_eeg.model.parts import Parted, settle
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 
@@ -264,18 +264,38 @@ class Encoder(Stack):
 
     def cut(self, batch: Batch) -> Patches:
         """Normalised patches of a batch."""
+        settle(batch.signal_RT, 1)
         return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        x_RND = cpu.linear(self.embed, patches.values_RNL.to(self.dtype))
-        dtype = x_RND.dtype
-        if masked_RN is not None:
-            x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
+        settle(patches.values_RNL, 1, 2)
+        x_RND, dtype = self._embedded(patches.values_RNL.to(self.dtype), masked_RN)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:
             x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.dtype))[:, None]
         return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.wide else x_RND
+
+    def _embedded(self, values_RNL: Tensor, masked_RN: Tensor | None) -> tuple[Tensor, torch.dtype]:
+        """The first layer's product, with [MASK] in place of what is hidden, and the precision of the product.
+
+        Compiled in mixed precision, zeros go into the product for hidden patches: its gradient then needs no copy with
+        zeros. Bias and [MASK] are there once for each position, so that one pass sums up both and the positions.
+        """
+        if masked_RN is not None and torch.compiler.is_compiling() and self._is_mixed(values_RNL):
+            hidden_RN1, tokens = masked_RN[..., None], masked_RN.shape[1]
+            x_RND = functional.linear(values_RNL.masked_fill(hidden_RN1, 0), self.embed.weight)
+            bias_D = torch.zeros_like(self.mask_token) if self.embed.bias is None else self.embed.bias
+            instead_RND = torch.where(hidden_RN1, self.mask_token.expand(tokens, -1), bias_D.expand(tokens, -1))
+            return x_RND + instead_RND, x_RND.dtype
+        x_RND = cpu.linear(self.embed, values_RNL)
+        if masked_RN is not None:
+            x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
+        return x_RND, x_RND.dtype
+
+    def _is_mixed(self, values_RNL: Tensor) -> bool:
+        """Whether the first layer computes in half precision what is added to it in float32."""
+        return self.dtype == torch.float32 and half.suits(values_RNL, self.embed, nn.Linear)
 
     def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:
         """The [PAD] token in every padded row."""
@@ -295,8 +315,13 @@ class Encoder(Stack):
 def electrode_rows(table_VD: Tensor, channels_R2: Tensor) -> Tensor:
     """The row of each channel's electrode, minus that of the electrode subtracted from it; row 0 is nobody's."""
     if not torch.are_deterministic_algorithms_enabled():
-        one_RD, other_RD = (functional.embedding(ids_R, table_VD, padding_idx=0) for ids_R in channels_R2.unbind(1))
-        return one_RD - other_RD
+        one_R, other_R = channels_R2.unbind(1)
+        alone_R = other_R == 0
+        # Channels of one electrode look it up twice: if all looked up row 0, all their gradients, though zero, would be
+        # added in one place, one after the other.
+        one_RD = functional.embedding(one_R, table_VD, padding_idx=0)
+        other_RD = functional.embedding(torch.where(alone_R, one_R, other_R), table_VD, padding_idx=0)
+        return one_RD - other_RD.masked_fill(alone_R[:, None], 0)
     # The lookup's deterministic gradient on CUDA adds up the rows of an electrode one after the other; a product with
     # ones and zeros selects the same numbers (benchmarks/README.md has the times).
     chosen_R2V = channels_R2[..., None] == torch.arange(1, len(table_VD), device=table_VD.device)

@@ -18,7 +18,7 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.model import door, hub
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
-from cerebro_eeg.model.parts import Parted
+from cerebro_eeg.model.parts import Parted, settle
 from cerebro_eeg.model.patches import Patches
 
 
@@ -30,7 +30,8 @@ class Reconstruction:
     """
 
     target_RNL: Tensor
-    predicted_RNL: Tensor
+    raw_RNL: Tensor
+    """What is predicted, as it left the last layer; ``predicted_RNL`` has it in the target's precision."""
     masked_RN: Tensor
     layout: Layout
     masked_sum: Tensor
@@ -38,6 +39,11 @@ class Reconstruction:
     visible_sum: Tensor
     visible_count: Tensor
     alpha: float
+
+    @property
+    def predicted_RNL(self) -> Tensor:
+        """What is predicted for each patch. Nobody asks for it in training, so it is converted here."""
+        return self.raw_RNL.to(self.target_RNL.dtype)
 
     @property
     def masked_loss(self) -> Tensor:
@@ -105,11 +111,12 @@ class MaskedCerebro(hub.Shareable, Parted):
         else:
             visible_RND = self._encode_visible(patches, masked_RN, noise_K2B)
             x_RND = self._decode(visible_RND, patches, masked_RN, self.decoder)
-        return self.compare(patches, self.reconstruct(x_RND), masked_RN)
+        return self.compare(patches, x_RND, masked_RN)
 
-    def compare(self, patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor) -> Reconstruction:
-        """The error by the objective."""
-        return compare(patches, predicted_RNL, masked_RN, self.objective)
+    def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
+        """What the last layer makes of the tokens, and its error by the objective."""
+        settle(patches.values_RNL, 1, 2)
+        return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property
     def header(self) -> Header:
@@ -174,10 +181,10 @@ def choose_masked(noise_RN: Tensor, layout: Layout, ratio: float) -> Tensor:
     return layout.rows(masked_BM.reshape(noise_BCN.shape))
 
 
-def compare(patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor, objective: ObjectiveConfig) -> Reconstruction:
+def compare(patches: Patches, raw_RNL: Tensor, masked_RN: Tensor, objective: ObjectiveConfig) -> Reconstruction:
     """Squared error of each patch, summed over masked and over visible tokens; pads count for nothing."""
     target_RNL = patches.values_RNL
-    predicted_RNL = predicted_RNL.to(target_RNL.dtype)  # the loss is computed in the signal's precision
+    predicted_RNL = raw_RNL.to(target_RNL.dtype)  # the loss is computed in the signal's precision
     error_RN = (predicted_RNL - target_RNL).square().sum(-1)
     if objective.patch_error == "mean":
         error_RN = error_RN / target_RNL.shape[-1]
@@ -186,7 +193,7 @@ def compare(patches: Patches, predicted_RNL: Tensor, masked_RN: Tensor, objectiv
         visible_RN = visible_RN & patches.layout.real_R[:, None]
     return Reconstruction(
         target_RNL,
-        predicted_RNL,
+        raw_RNL,
         masked_RN,
         patches.layout,
         error_RN.masked_fill(~masked_RN, 0).sum(),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 COMPILATIONS = 64
 
@@ -28,6 +28,17 @@ class Parted(nn.Module):
         """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         return {name: value for name, value in state.items() if not (name in self.parts and _is_compiled(value))}
+
+
+def settle(x: Tensor, *axes: int) -> None:
+    """Compile the part that calls this for the sizes that ``x`` has along ``axes``, and again for others.
+
+    Windows have one length in a run, or a few, and code that knows it reads whole lines of memory. An exported model,
+    and what is not compiled, stays free.
+    """
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        for axis in axes:
+            torch._dynamo.mark_static(x, axis)
 
 
 def _is_compiled(function: object) -> bool:
