@@ -41,7 +41,7 @@ class Reconstruction:
     alpha: float
 
     @property
-    def predicted_RNL(self) -> Tensor:
+    def predicted_RNL(self) -> Tensor:  # noqa: N802, named like the fields
         """What is predicted for each patch. Nobody asks for it in training, so it is converted here."""
         return self.raw_RNL.to(self.target_RNL.dtype)
 
