@@ -35,7 +35,10 @@ class Tile:
 
 
 def tile(width: int, backward: bool) -> Tile:
-    """The rule: backward, one warp with as many tokens as its registers hold. The best of a sweep on an H200."""
+    """The rule: backward, one warp with as many tokens as its registers hold, which read ahead; forward, several warps.
+
+    For 192 columns, and forward for 576, the numbers were the best of a sweep on an H200.
+    """
     first = _power(max(1, width - 1))
     columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
     if not backward:
