@@ -18,11 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import half, hopper, mlp, narrow, norm, short_axis
+from cerebro_eeg.model import half, hopper, mlp, mlp_launch, narrow, norm, short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import Attention, attend, comes_apart
 from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.norm import Late
+from gluon_cases import compiled_for_hopper, spilled
 from kernel_cases import BOUND, LateBiases, check, check_block, check_mlp, check_narrow, check_norm, check_turns
 from tiny_models import KINDS, small
 
@@ -223,8 +225,7 @@ def test_the_operator_is_sound():
     torch.library.opcheck(mlp.mlp_op, (x, up_HD, up_H, down_DH, down_D))
     torch.library.opcheck(mlp.mlp_op, (x, up_HD, None, down_DH, None))
     torch.library.opcheck(mlp.hidden_layer, tuple(given.detach() for given in (x, up_HD, up_H)))
-    for late in (False, True):
-        torch.library.opcheck(mlp.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16), late))
+    torch.library.opcheck(mlp.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16)))
     scale = torch.randn(8, requires_grad=True)
     torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None))
     once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
@@ -302,6 +303,24 @@ def test_parts_of_the_tokens_hold_every_row_once():
             assert parts <= max(1, most)
 
 
+@pytest.mark.parametrize(("width", "hidden"), [(64, 256), (192, 768), (256, 1024), (576, 2304), (768, 3072)])
+def test_the_kernels_in_gluon_compile_for_hopper(width, hidden, tmp_path, monkeypatch):
+    """Without a GPU: what they need on chip is there, and no register is spilled to memory."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for found in compiled_for_hopper(width, mlp_launch.form(width, hidden)):
+        assert found.metadata.shared <= 232_448 - 1024
+        assert spilled(found.asm["cubin"], tmp_path) <= 64
+
+
+def test_widths_that_gluon_leaves_to_triton():
+    assert mlp_launch.form(200, 800) is None
+    assert mlp_launch.form(192, 700) is None
+    assert mlp_launch.form(640, 640) is None
+    assert mlp_launch.form(1088, 4352) is None
+    few = torch.empty(5, 192)
+    assert mlp_launch.by_gluon(few, 192, 768) is None
+
+
 def test_tiles_of_norms_hold_a_token_in_two_blocks():
     for width in range(1, norm.MOST + 1):
         for backward in (False, True):
@@ -311,7 +330,7 @@ def test_tiles_of_norms_hold_a_token_in_two_blocks():
             assert second == 1 or first + second // 2 < width  # no block is larger than needed
             assert all((x & (x - 1)) == 0 < x for x in (t.rows, t.warps, first, second))
             assert t.rows * (first + second) <= (norm.HELD * t.warps if backward else 4096)
-    assert norm.tile(192, backward=True) == norm.Tile(4, (128, 64), 1, 3)
+    assert norm.tile(192, backward=True) == norm.Tile(4, (128, 64), 1, 3, 2048)
 
 
 def test_the_rule_of_norms():
@@ -379,47 +398,65 @@ def test_attention_that_comes_apart(kind):
 
 @pytest.fixture
 def late_biases(monkeypatch):
-    """Which norms of a block got a bias to add; on fake tensors, and layers take our operators on the CPU, too."""
+    """Which norms of a block got a bias to add, and whether it lends its last one to the norm behind it.
+
+    On fake tensors, and layers take our operators on the CPU, too.
+    """
     monkeypatch.setattr(half, "suits", lambda x, layer, kind: short_axis.ours() and half.is_plain(layer, kind))
 
     def run(block, layout=LAYOUT, keep=None, dtype=torch.bfloat16):
         block.to(dtype)
         with FakeTensorMode(allow_non_fake_inputs=True), LateBiases() as late:
             x = torch.randn(6, 5, 12, dtype=dtype)
-            block(x, x, layout, None, keep)
-        return late.added
+            _, left = block(x, Late(x), layout, None, keep) if block.pre else block(x, None, layout, None, keep)
+        lent = left is not None and left.bias_D is not None
+        assert not lent or left.bias_D is block.mlp.down.bias
+        return [*late.added, lent]
 
     return run
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rule_of_the_bias_in_front_of_a_norm(kind, late_biases):
-    """It is left to the norm where nothing happens to what attention gives, and the norm is a kernel of our own."""
+def test_the_rule_of_the_biases_in_front_of_norms(kind, late_biases):
+    """They are left to the norm where nothing happens to what a branch gives, and the norm is a kernel of our own."""
     block = Block(small(attention=kind), 1)
-    assert late_biases(block) == [False, True]
-    assert late_biases(block, dtype=torch.float32) == []
-    assert late_biases(block, keep=torch.ones(2, 2)) == [False, False]
-    assert late_biases(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False]
+    assert late_biases(block) == [False, True, True]
+    assert late_biases(block, dtype=torch.float32) == [True]
+    assert late_biases(block, keep=torch.ones(2, 2)) == [False, False, False]
+    assert late_biases(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False, True]
     with short_axis.use("stock attention"):
-        assert late_biases(block) == [False, True]
+        assert late_biases(block) == [False, True, True]
     with short_axis.use("stock"):
-        assert late_biases(block) == []
-    seen = []
-    for part in (block.attention, block.attention.out):
-        with part.register_forward_hook(lambda module, given, found: seen.append(module)):
-            assert late_biases(block) == [False, False]
-    assert seen == [block.attention, block.attention.out]
-    with block.norm2.register_forward_hook(lambda module, given, found: None):
         assert late_biases(block) == [False]
-    assert late_biases(Block(small(attention=kind, norm="post"), 1)) == []
-    assert late_biases(Block(small(attention=kind, bias=False), 1)) == [False, False]
+    seen = []
+    attention, last = (block.attention, block.attention.out), (block.mlp, block.mlp.up, block.mlp.down, block)
+    for part, second in [*((part, False) for part in attention), *((part, True) for part in last)]:
+        with part.register_forward_hook(lambda module, given, found: seen.append(module)):
+            assert late_biases(block) == [False, second, False]
+    assert seen == [*attention, *last]
+    with block.norm2.register_forward_hook(lambda module, given, found: None):
+        assert late_biases(block) == [False, False]
+    assert late_biases(Block(small(attention=kind, norm="post"), 1)) == [False]
+    assert late_biases(Block(small(attention=kind, bias=False), 1)) == [False, False, False]
 
 
-def test_tokens_carried_in_another_precision_keep_the_bias_in_attention(late_biases, monkeypatch):
+def test_a_block_whose_weights_somebody_moves_lends_nothing(late_biases):
+    """Shards make it a subclass, offloaders put another forward in place; what they free must not be used later."""
+
+    class Sharded(Block):
+        pass
+
+    assert late_biases(Sharded(small(), 1)) == [False, True, False]
+    block = Block(small(), 1)
+    block.forward = block.forward
+    assert late_biases(block) == [False, True, False]
+
+
+def test_tokens_carried_in_another_precision_keep_their_biases(late_biases, monkeypatch):
     """As where float32 tokens meet products in half precision under autocast, or the other way round."""
     block = Block(small(), 1)
     monkeypatch.setattr(half, "dtype_of", lambda x: torch.float16)
-    assert late_biases(block) == [False, False]
+    assert late_biases(block) == [False, False, False]
 
 
 class Made(TorchDispatchMode):
@@ -449,7 +486,7 @@ def test_nothing_of_attention_lives_as_long_as_the_mlp(layout):
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         x, late = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
         with Made((6, 5, 12)) as made, block.mlp.register_forward_pre_hook(lambda *_: alive.append(made.alive())):
-            block(x, late, layout)
+            block(x, Late(late), layout)
     assert len(made.by) > 4
     assert alive == [2]
 
@@ -471,6 +508,12 @@ def test_an_mlp_keeps_and_makes_no_more_than_its_gradients_need(frozen):
     assert [x.grad is not None for x in given] == [i not in frozen for i in range(5)]
     assert torch.ops.cerebro_eeg.mlp_backward.default in made.by
     assert torch.ops.aten.zeros.default not in made.by
+
+
+@pytest.fixture
+def on_hopper():
+    if not hopper.is_hopper(torch.device("cuda")):
+        pytest.skip("needs a Hopper GPU")
 
 
 @pytest.mark.gpu
@@ -528,6 +571,20 @@ def test_cuda_mlp(rows, width, hidden, fused, dtype, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("rows", "width", "hidden", "bias"),
+    [(1, 192, 768, True), (23, 192, 768, True), (9000, 192, 768, False), (700, 128, 384, True), (2900, 576, 2304, True),
+     (333, 256, 1024, True), (43, 768, 3072, True), (3000, 768, 3072, False), (100, 640, 512, True)],
+)  # fmt: skip
+def test_cuda_mlp_in_gluon(rows, width, hidden, bias, dtype, monkeypatch, on_hopper):
+    """From one token on, which the rule would leave to Triton."""
+    monkeypatch.setattr(mlp_launch, "filling", lambda device: 1)
+    assert mlp_launch.by_gluon(torch.empty(1, width, device="cuda", dtype=dtype), width, hidden) is not None
+    check_mlp(rows, width, hidden, dtype, bias=bias, device="cuda")
+
+
+@pytest.mark.gpu
 def test_cuda_mlp_of_many_tokens():
     """Offsets beyond 2^31, and the same bits twice."""
     torch.manual_seed(0)
@@ -564,12 +621,6 @@ def test_cuda_norm(rows, width, dtype):
 def test_cuda_block(kind, cast, dtype):
     check_block(small(attention=kind, width=48, heads=3), dtype, cast=cast, device="cuda")
     check_block(small(attention=kind, width=48, heads=3, bias=False), dtype, cast=cast, device="cuda")
-
-
-@pytest.fixture
-def on_hopper():
-    if not hopper.is_hopper(torch.device("cuda")):
-        pytest.skip("needs a Hopper GPU")
 
 
 @pytest.mark.gpu

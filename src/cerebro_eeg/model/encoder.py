@@ -16,11 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
-from cerebro_eeg.model import cpu, half
+from cerebro_eeg.model import cpu, half, mlp
 from cerebro_eeg.model.attention import KINDS, comes_apart
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
-from cerebro_eeg.model.mlp import mlp
-from cerebro_eeg.model.norm import add_norm, joined, suits
+from cerebro_eeg.model.norm import Late, add_norm, joined, suits
 from cerebro_eeg.model.parts import Parted, settle
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
@@ -52,7 +51,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return mlp(x, self.up, self.down)
+        return mlp.mlp(x, self.up, self.down)
 
 
 class Block(nn.Module):
@@ -73,11 +72,11 @@ class Block(nn.Module):
     def forward(
         self,
         x_RND: Tensor,
-        late_RND: Tensor | None,
+        late: Late | None,
         layout: Layout,
         keys_RN: Tensor | None = None,
         keep_2B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Late | None]:
         """Tokens, and what has yet to be added to them, as they came in and as they go out.
 
         ``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with.
@@ -85,19 +84,25 @@ class Block(nn.Module):
         if not self.pre:
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
             return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
-        x_RND, y_RND = add_norm(x_RND, late_RND, self.norm1)
+        x_RND, y_RND = add_norm(x_RND, late, self.norm1)
         x_RND, y_RND = self._between(x_RND, y_RND, layout, keys_RN, keep_2B)
-        return x_RND, _scaled(self.mlp(y_RND), layout, keep_2B, 1)
+        return x_RND, self._last(y_RND, layout, keep_2B)
 
     def _between(
         self, x_RND: Tensor, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """x + attention of y, and the second norm of it; apart, so that nothing else of it lives as long as the MLP."""
         if keep_2B is not None or layout.real_R is not None or not self._leaves_bias(x_RND):
-            return add_norm(x_RND, self._attended(y_RND, layout, keys_RN, keep_2B), self.norm2)
+            return add_norm(x_RND, Late(self._attended(y_RND, layout, keys_RN, keep_2B)), self.norm2)
         out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)
         late_RND = functional.linear(mixed_RND.to(x_RND.dtype), out.weight.to(x_RND.dtype))
-        return add_norm(x_RND, late_RND, self.norm2, out.bias)
+        return add_norm(x_RND, Late(late_RND, out.bias), self.norm2)
+
+    def _last(self, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Late:
+        """What the MLP adds. The norm behind it is the next block's and takes the bias as the second norm does."""
+        if keep_2B is not None or not self._lends_bias(y_RND):
+            return Late(_scaled(self.mlp(y_RND), layout, keep_2B, 1))
+        return Late(mlp.mlp(y_RND, self.mlp.up, self.mlp.down, bias=False), self.mlp.down.bias)
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
@@ -106,6 +111,17 @@ class Block(nn.Module):
         """Whether the norm behind attention takes its output without the bias: it sums up that gradient on the way."""
         as_product = half.dtype_of(x_RND) == x_RND.dtype  # what comes from attention is then like x
         return as_product and suits(x_RND, x_RND, self.norm2) and comes_apart(self.attention)
+
+    def _lends_bias(self, y_RND: Tensor) -> bool:
+        """Whether the MLP's bias may be used behind this block.
+
+        Not where somebody may move weights to and fro: shards and offloaded ones live no longer than their block's
+        call. They watch the block, are subclasses of it or put another forward in place.
+        """
+        if type(self) is not Block or "forward" in self.__dict__ or cpu.watched(self):
+            return False
+        whole = half.is_plain(self.mlp, Mlp) and half.dtype_of(y_RND) == y_RND.dtype
+        return whole and mlp.suits(y_RND, self.mlp.up, self.mlp.down)
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
@@ -181,23 +197,26 @@ class Stack(Parted):
         keep_K2B: Tensor | None = None,
         carried: bool = False,
     ) -> Tensor:
-        late_RND: Tensor | None = None
+        late: Late | None = None
         for i, block in enumerate(blocks):
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
-                x_RND, late_RND = checkpoint(block, x_RND, late_RND, layout, keys_RN, keep_2B, use_reentrant=False)
+                x_RND, late = checkpoint(block, x_RND, late, layout, keys_RN, keep_2B, use_reentrant=False)
             else:
-                x_RND, late_RND = block(x_RND, late_RND, layout, keys_RN, keep_2B)
-        return self.finish(x_RND, late_RND, layout, len(blocks) == len(self.blocks), carried)
+                x_RND, late = block(x_RND, late, layout, keys_RN, keep_2B)
+        return self.finish(x_RND, late, layout, len(blocks) == len(self.blocks), carried)
 
-    def finish(self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, last: bool, carried: bool) -> Tensor:
+    def finish(self, x_RND: Tensor, late: Late | None, layout: Layout, last: bool, carried: bool) -> Tensor:
         """What comes after the blocks: their last addition, the last norm behind all of them, and no pads.
 
         Tokens come out in the precision of the weights, or as they were ``carried``.
         """
-        x_RND = joined(x_RND, late_RND)
-        out_RND = _without_pads(self.norm(x_RND) if last else x_RND, layout)
-        return out_RND.to(x_RND.dtype if carried else self.dtype)
+        dtype = x_RND.dtype if carried else self.dtype
+        if last and isinstance(self.norm, nn.LayerNorm):
+            _, x_RND = add_norm(x_RND, late, self.norm)
+        else:
+            x_RND = joined(x_RND, late)
+        return _without_pads(x_RND, layout).to(dtype)
 
     @property
     def dtype(self) -> torch.dtype:

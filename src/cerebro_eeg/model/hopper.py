@@ -37,3 +37,14 @@ def tiles(x: Tensor, rows: int, columns: int) -> Any:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [rows, columns])
+
+
+def gluon_tiles(x: Tensor, rows: int, columns: int) -> Any:
+    """The same for a kernel in Gluon, which asks how a tile lies on chip."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    matrix = x.view(-1, x.shape[-1])
+    kind = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)

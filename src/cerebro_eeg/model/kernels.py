@@ -263,7 +263,8 @@ def _backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
+    LEAST: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
@@ -292,7 +293,7 @@ def _backward(
             for i in tl.static_range(len(blocks)):
                 dk, dv = _attend_backward(
                     qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, blocks[i], at, scale, SEEN, D, E,
-                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
+                    BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, PRECISION,
                 )  # fmt: skip
         else:
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
@@ -301,7 +302,7 @@ def _backward(
                 )
                 dk, dv = _attend_backward(
                     qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, SEEN, D, E,
-                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
+                    BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, PRECISION,
                 )  # fmt: skip
         late = scale if PRECISION == "ieee" else 1.0
         for i in tl.static_range(len(at[0])):
@@ -312,7 +313,7 @@ def _backward(
 @triton.jit
 def _attend_backward(
     q, d_out, dq, k, v, dk, dv, block, at, scale, SEEN: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr, KEYS_FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries; those of keys and values, with what it adds to them.
@@ -323,7 +324,7 @@ def _attend_backward(
     slot_Q, place_Q, there_Q, real_Q = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
     do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, GROUP)
-    AXIS: tl.constexpr = -2 if SLOTS > 128 or PRECISION == "ieee" else -1  # sums stay in a warp, or registers suffice
+    AXIS: tl.constexpr = -2 if KEYS_FIRST else -1
     powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, AXIS, SEEN, SLOTS, PACK, PRECISION)
     weights, slopes, means, new_dk, new_dv = (), (), (), (), ()
     for i in tl.static_range(len(k)):
@@ -389,7 +390,7 @@ def backward(
     qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; tiles as in the forward pass."""
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
@@ -398,15 +399,17 @@ def backward(
         if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS, PRECISION, 0,
+                HEADS, E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS,
+                KEYS_FIRST, PRECISION, 0,
             )  # fmt: skip
         else:
             _backward(
                 qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, LESS,
+                HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION, LESS,
             )  # fmt: skip
     else:
         _backward(
             qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, 0 if RAGGED or PACK > 1 else LESS,
+            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION,
+            0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip

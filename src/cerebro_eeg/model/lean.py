@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.model import cpu
 from cerebro_eeg.model.attention import Axis, AxisAttention, attend
+from cerebro_eeg.model.norm import Late, joined
 
-Step = Callable[..., tuple[Tensor, Tensor | None]]
+Step = Callable[..., tuple[Tensor, Late | None]]
 """A block, or what computes the same."""
 Part = nn.Module | None
 """As ``_modules`` has them, which is several times quicker than an attribute."""
@@ -40,11 +41,11 @@ class LeanBlock:
     down: Operands
 
     def __call__(
-        self, x_RND: Tensor, late_RND: Tensor | None, layout: Layout, keys_RN: None = None, keep_2B: None = None
+        self, x_RND: Tensor, late: Late | None, layout: Layout, keys_RN: None = None, keep_2B: None = None
     ) -> tuple[Tensor, None]:
         """As a block's, for all keys and without drop path; nothing is left to be added."""
         norm, linear = torch.layer_norm, torch.ops.mkldnn._linear_pointwise.default
-        x_RND = x_RND if late_RND is None else x_RND + late_RND
+        x_RND = joined(x_RND, late)
         # One name for all branches: what has been used is free for the next one, and still in a cache.
         branch = linear(norm(x_RND, *self.norm1), *self.qkv)
         branch = attend(branch, layout, self.axis, self.heads)

@@ -7,36 +7,29 @@ the products beside them, so the hidden layer is not read once more for it. On o
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** hidden width, **T** tokens of all rows.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.model import cpu, gelu, half, hopper
+from cerebro_eeg.model import cpu, gelu, half, hopper, mlp_launch
 
 
-class Tile(NamedTuple):
-    """Of a fused product."""
-
-    rows: int
-    columns: int
-    warps: int
-    stages: int
-
-
-UP, DOWN = Tile(128, 256, 8, 4), Tile(128, 128, 4, 3)  # the best of sweeps on an H200 (benchmarks/README.md)
-BLOCK_K = 64
-
-
-def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """The second linear layer of GELU of the first."""
+def suits(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
+    """Whether the operator takes these layers; it knows one width."""
     plain = half.suits(x_RND, up, nn.Linear) and half.is_plain(down, nn.Linear)
-    if not plain or up.in_features != down.out_features:  # the operator knows one width
+    return plain and up.in_features == down.out_features
+
+
+def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias: bool = True) -> Tensor:
+    """The second linear layer of GELU of the first, where the operator :func:`suits` also without its ``bias``."""
+    if not suits(x_RND, up, down):
         return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
     x_RND, up_HD, up_H = half.parts(x_RND, up)
     _, down_DH, down_D = half.parts(x_RND, down)
+    down_D = down_D if bias else None
     if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
         return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
     return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]
@@ -61,28 +54,8 @@ def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool)
     out_RNH = x_RND.new_empty(*x_RND.shape[:-1], hidden)
     slope_RNH = torch.empty_like(out_RNH) if keep else out_RNH
     if out_RNH.numel():
-        from cerebro_eeg.model import mlp_kernels
-
-        rows = x_RND.numel() // width
-        tiles = -(-rows // UP.rows) * -(-hidden // UP.columns)
-        with torch.cuda.device_of(x_RND):
-            mlp_kernels.up[(min(tiles, hopper.processors(x_RND.device)),)](
-                hopper.tiles(x_RND, UP.rows, BLOCK_K),
-                hopper.tiles(weight_HD, UP.columns, BLOCK_K),
-                x_RND if bias_H is None else bias_H.contiguous(),
-                hopper.tiles(slope_RNH, UP.rows, UP.columns // 2),
-                hopper.tiles(out_RNH, UP.rows, UP.columns // 2),
-                rows,
-                hidden,
-                K=width,
-                BLOCK_T=UP.rows,
-                BLOCK_H=UP.columns,
-                BLOCK_K=BLOCK_K,
-                BIAS=bias_H is not None,
-                KEEP=keep,
-                num_warps=UP.warps,
-                num_stages=UP.stages,
-            )
+        slope_TH = slope_RNH.flatten(0, -2) if keep else None
+        mlp_launch.up(x_RND.flatten(0, -2), weight_HD, bias_H, slope_TH, out_RNH.flatten(0, -2))
     return out_RNH, slope_RNH
 
 
@@ -115,47 +88,23 @@ def _(
 
 
 @torch.library.custom_op("cerebro_eeg::mlp_backward", mutates_args=())
-def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of GELU's input, and in float32 its sum over all tokens and, with ``late``, that of the output."""
+def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of GELU's input, and in float32 its sum over all tokens."""
     width, hidden = down_DH.shape
     if not fuses(kept_RNH, width, hidden):
-        d_before_RNH, d_up_H = gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
-        d_late_TD = d_late_RND.flatten(0, -2)[:, : width if late else 0]
-        return d_before_RNH, d_up_H, d_late_TD.sum(0, dtype=torch.float32)
+        return gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
     d_late_RND, down_DH, kept_RNH = (hopper.aligned(x) for x in (d_late_RND, down_DH, kept_RNH))
     d_before_RNH = torch.empty_like(kept_RNH)
-    blocks = -(-(kept_RNH.numel() // hidden) // DOWN.rows)
-    sums_PH = kept_RNH.new_empty(blocks, hidden, dtype=torch.float32)
-    sums_PD = kept_RNH.new_empty(blocks, width if late else 0, dtype=torch.float32)
-    if blocks:
-        from cerebro_eeg.model import mlp_kernels
-
-        with torch.cuda.device_of(kept_RNH):
-            mlp_kernels.down_backward[(blocks * -(-hidden // DOWN.columns),)](
-                hopper.tiles(d_late_RND, DOWN.rows, BLOCK_K),
-                hopper.tiles(down_DH, BLOCK_K, DOWN.columns),
-                hopper.tiles(kept_RNH, DOWN.rows, DOWN.columns),
-                hopper.tiles(d_before_RNH, DOWN.rows, DOWN.columns),
-                sums_PH,
-                sums_PD if late else sums_PH,
-                hidden,
-                K=width,
-                BLOCK_T=DOWN.rows,
-                BLOCK_H=DOWN.columns,
-                BLOCK_K=BLOCK_K,
-                LATE=late,
-                STAGES=DOWN.stages,
-                num_warps=DOWN.warps,
-            )
-    return d_before_RNH, sums_PH.sum(0), sums_PD.sum(0)
+    if not kept_RNH.numel():
+        return d_before_RNH, kept_RNH.new_zeros(hidden, dtype=torch.float32)
+    d_late_TD, kept_TH, d_before_TH = (x.flatten(0, -2) for x in (d_late_RND, kept_RNH, d_before_RNH))
+    return d_before_RNH, mlp_launch.down_backward(d_late_TD, down_DH, kept_TH, d_before_TH).sum(0)
 
 
 @mlp_backward.register_fake
-def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor, late: bool) -> tuple[Tensor, Tensor, Tensor]:
-    width, hidden = down_DH.shape
+def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
     like = torch.empty_like(kept_RNH, memory_format=torch.contiguous_format)
-    sums = kept_RNH.new_empty(hidden, dtype=torch.float32)
-    return like, sums, sums.new_empty(width if late else 0)
+    return like, kept_RNH.new_empty(down_DH.shape[1], dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -169,14 +118,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     x_RND, up_HD, down_DH, out_RNH, kept_RNH = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    d_before_RNH, d_up_H, d_down_D = mlp_backward(d_late_RND, down_DH, kept_RNH, needs[4])
+    d_before_RNH, d_up_H = mlp_backward(d_late_RND, down_DH, kept_RNH)
     d_late_TD, d_before_TH = d_late_RND.flatten(0, -2), d_before_RNH.flatten(0, -2)
     return (
         d_before_RNH @ up_HD if needs[0] else None,
         d_before_TH.T @ x_RND.flatten(0, -2) if needs[1] else None,
         d_up_H.to(up_HD.dtype) if needs[2] else None,
         d_late_TD.T @ out_RNH.flatten(0, -2) if needs[3] else None,
-        d_down_D.to(down_DH.dtype) if needs[4] else None,
+        d_late_TD.sum(0, dtype=torch.float32).to(down_DH.dtype) if needs[4] else None,
     )
 
 

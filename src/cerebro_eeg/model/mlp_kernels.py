@@ -23,7 +23,7 @@ P6 = tl.constexpr(2.343672491633697e-07)
 P7 = tl.constexpr(-5.633312039066141e-09)
 P8 = tl.constexpr(5.998059687817303e-11)
 P_END = tl.constexpr(4.2)
-DENSITY = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
+LOG2_DENSITY = tl.constexpr(-1.3257480647361593)  # log2(1 / sqrt(2 pi))
 HALF_LOG2E = tl.constexpr(0.7213475204444817)
 
 
@@ -44,7 +44,7 @@ def _finish(y_TH, bias, slope, out, row, column, H, BLOCK_H: tl.constexpr, BIAS:
     below_TH = _below(y_TH)
     out.store([row, column], (y_TH * below_TH).to(out.dtype))
     if KEEP:
-        slope_TH = below_TH + y_TH * DENSITY * tl.exp2(y_TH * y_TH * -HALF_LOG2E)
+        slope_TH = below_TH + y_TH * tl.exp2(y_TH * y_TH * -HALF_LOG2E + LOG2_DENSITY)
         slope.store([row, column], slope_TH.to(slope.dtype))
 
 
@@ -74,13 +74,10 @@ def up(
 
 @triton.jit
 def down_backward(
-    d_late, weight, slope, d_before, sums, late_sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_K: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
+    d_late, weight, slope, d_before, sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(d_late W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H).
-
-    With ``LATE`` the programs of the first columns also sum d_late, which is on its way to them anyhow.
-    """
+    """(d_late W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H)."""
     columns = tl.cdiv(H, BLOCK_H)
     block = tl.program_id(0) // columns
     row, column = block * BLOCK_T, tl.program_id(0) % columns * BLOCK_H
@@ -91,8 +88,3 @@ def down_backward(
     at_H = column + tl.arange(0, BLOCK_H)
     tl.store(sums + block.to(tl.int64) * H + at_H, tl.sum(d_TH, 0), at_H < H)
     d_before.store([row, column], d_TH.to(d_before.dtype))
-    if LATE and column == 0:
-        for k in range(0, K, BLOCK_K):
-            at_K = k + tl.arange(0, BLOCK_K)
-            sum_K = tl.sum(d_late.load([row, k]).to(tl.float32), 0)
-            tl.store(late_sums + block.to(tl.int64) * K + at_K, sum_K, at_K < K)

@@ -9,7 +9,7 @@ Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** su
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from cerebro_eeg.model import half
 
 MOST = 1024  # values of a token, all of which stay in registers
-FILLING = 4096  # programs that keep a GPU busy backward; with more tokens each takes several steps
-HELD = 768  # values that a warp holds at once backward, of each of three inputs and three sums: 24 a thread
+HELD = 1152  # values that a warp holds at once backward, of each of three inputs and three sums: 36 a thread
 
 
 @dataclass(frozen=True)
@@ -32,21 +31,23 @@ class Tile:
     warps: int
     stages: int
     """Steps that are on their way or being computed; one in the forward pass, which has one step."""
+    programs: int
+    """That keep a GPU busy backward; with more tokens each takes several steps."""
 
 
 def tile(width: int, backward: bool) -> Tile:
     """The rule: backward, one warp with as many tokens as its registers hold, which read ahead; forward, several warps.
 
-    For 192 columns, and forward for 576, the numbers were the best of a sweep on an H200.
+    For 192, 576 and 768 columns the numbers were the best of a sweep on an H200 (forward 192 and 576).
     """
     first = _power(max(1, width - 1))
     columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
     if not backward:
-        return Tile(8, columns, 4, 1) if width <= 256 else Tile(4, columns, 2, 1)
+        return Tile(8, columns, 4, 1, 0) if width <= 256 else Tile(4, columns, 2, 1, 0)
     held = sum(columns)
-    if held > HELD:
-        return Tile(1, columns, 2, 3)
-    return Tile(min(16, _power(HELD // held)), columns, 1, 3)
+    if held > HELD // 2:
+        return Tile(1, columns, 2, 3, 1056)
+    return Tile(min(16, _power(HELD // held)), columns, 1, 3, 2048 if held <= 256 else 1056)
 
 
 def _power(x: int) -> int:
@@ -63,22 +64,27 @@ def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
     return there and alike and x.dtype in half.DTYPES and x.shape[-1] <= MOST
 
 
-def joined(x_RND: Tensor, late_RND: Tensor | None) -> Tensor:
+class Late(NamedTuple):
+    """What has yet to be added to tokens: a branch, and the bias of the linear layer that it left without it."""
+
+    branch_RND: Tensor
+    bias_D: Tensor | None = None
+
+
+def joined(x_RND: Tensor, late: Late | None) -> Tensor:
     """Tokens with what has yet to be added to them."""
-    return x_RND if late_RND is None else x_RND + late_RND
+    if late is None:
+        return x_RND
+    return x_RND + (late.branch_RND if late.bias_D is None else late.branch_RND + late.bias_D.to(x_RND.dtype))
 
 
-def add_norm(
-    x_RND: Tensor, late_RND: Tensor | None, norm: nn.LayerNorm, late_bias_D: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """x + late, and the norm of it; ``late_bias_D`` belongs to late and has yet to be added to it."""
-    if late_RND is None or not suits(x_RND, late_RND, norm):
-        if late_bias_D is not None:
-            late_RND = joined(late_bias_D.to(x_RND.dtype), late_RND)
-        x_RND = joined(x_RND, late_RND)
+def add_norm(x_RND: Tensor, late: Late | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """x + late, and the norm of it."""
+    if late is None or not suits(x_RND, late.branch_RND, norm):
+        x_RND = joined(x_RND, late)
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()
-    total_RND, out_RND, _ = add_norm_op(x_RND, late_RND, norm.weight, norm.bias, norm.eps, keep, late_bias_D)
+    total_RND, out_RND, _ = add_norm_op(x_RND, late.branch_RND, norm.weight, norm.bias, norm.eps, keep, late.bias_D)
     return total_RND, out_RND
 
 
@@ -147,15 +153,18 @@ def _(
 
 @torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
+    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of either summand, and in float32 (2, D) of weight and bias, or (3, D) with that of late's bias."""
-    d_total_RND, d_out_RND, weight_D = d_total_RND.contiguous(), d_out_RND.contiguous(), weight_D.contiguous()
+    """The gradient of either summand, and in float32 (2, D) of weight and bias, or (3, D) with that of late's bias.
+
+    ``d_total_RND`` is None where nobody uses the sum itself: behind the last norm.
+    """
+    d_out_RND, weight_D = d_out_RND.contiguous(), weight_D.contiguous()
     d_x_RND = torch.empty_like(total_RND)
     width = total_RND.shape[-1]
     rows = total_RND.numel() // width
     t = tile(width, backward=True)
-    steps = max(1, -(-rows // (t.rows * FILLING)))
+    steps = max(1, -(-rows // (t.rows * t.programs)))
     programs = -(-rows // (t.rows * steps))
     sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
     if rows:
@@ -163,7 +172,7 @@ def add_norm_backward(
 
         with torch.cuda.device_of(total_RND):
             norm_kernels.backward[(programs,)](
-                d_total_RND,
+                d_out_RND if d_total_RND is None else d_total_RND.contiguous(),  # something to point to
                 d_out_RND,
                 total_RND,
                 weight_D,
@@ -177,6 +186,7 @@ def add_norm_backward(
                 BLOCK_A=t.columns[0],
                 BLOCK_B=t.columns[1],
                 BLOCK_T=t.rows,
+                TOTAL=d_total_RND is not None,
                 LATE=late,
                 STAGES=t.stages,
                 num_warps=t.warps,
@@ -186,7 +196,7 @@ def add_norm_backward(
 
 @add_norm_backward.register_fake
 def _(
-    d_total_RND: Tensor, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
+    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
 ) -> tuple[Tensor, Tensor]:
     sums_SD = total_RND.new_empty(3 if late else 2, total_RND.shape[-1], dtype=torch.float32)
     return torch.empty_like(total_RND), sums_SD
@@ -194,13 +204,18 @@ def _(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     total_RND, _, kept_2RN = output
+    ctx.set_materialize_grads(False)  # no zeros for a sum that nobody uses
     ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
     ctx.late_dtype = None if inputs[6] is None else inputs[6].dtype
 
 
-def _gradient(ctx: Any, d_total_RND: Tensor, d_out_RND: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _gradient(
+    ctx: Any, d_total_RND: Tensor | None, d_out_RND: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
     late: bool = ctx.needs_input_grad[6]
-    d_x_RND, sums_SD = add_norm_backward(d_total_RND, d_out_RND, *ctx.saved_tensors, late)
+    total_RND, weight_D, kept_2RN = ctx.saved_tensors
+    d_out_RND = torch.zeros_like(total_RND) if d_out_RND is None else d_out_RND
+    d_x_RND, sums_SD = add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, late)
     d_late_bias_D = sums_SD[2].to(ctx.late_dtype) if late else None
     return d_x_RND, d_x_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
 

@@ -96,7 +96,7 @@ def forward(
 @triton.jit(do_not_specialize=["rows", "steps"])
 def backward(
     d_total, d_out, total, weight, mean, scale, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, late's bias.
 
@@ -117,7 +117,10 @@ def backward(
         scale_T1 = tl.load(scale + row_T, row_T < rows, 0.0)[:, None]
         x_TA, x_TB = _load(total, row_T, rows, D, BLOCK_A, BLOCK_B)
         y_TA, y_TB = _load(d_out, row_T, rows, D, BLOCK_A, BLOCK_B)
-        sum_TA, sum_TB = _load(d_total, row_T, rows, D, BLOCK_A, BLOCK_B)
+        if TOTAL:
+            sum_TA, sum_TB = _load(d_total, row_T, rows, D, BLOCK_A, BLOCK_B)
+        else:
+            sum_TA, sum_TB = tl.zeros_like(x_TA), tl.zeros_like(x_TB)
         x_TA = (x_TA - mean_T1) * scale_T1
         x_TB = (x_TB - mean_T1) * scale_T1
         d_weight_TA += y_TA * x_TA

@@ -103,13 +103,15 @@ class Tile:
     turns: int
     """Groups of heads, one after the other; the next ones are read meanwhile."""
     warps: int
+    keys_first: bool = False
+    """Backward, scores stand with keys in rows: fewer registers; else sums over keys stay within a warp."""
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
     """The rule: one warp for a head where its scores and sums fit a warp's registers, else several warps for one.
 
-    Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of a sweep on an H200
-    (benchmarks/README.md); those of 48 slots, of 64 with heads of 16, and of 128 backward have the fewest instructions.
+    Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of sweeps on an H200
+    (benchmarks/README.md), those of 128 slots backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
     if 32 < length <= 48 and (exact or block <= (32 if backward else 64)):
@@ -118,7 +120,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     size = slots * pack
     part = 16 if slots == 48 else size
     if exact:
-        return Tile(slots, pack, block, part, 16, 1, 1, 4)
+        return Tile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
     queries, group, turns, warps = size, 1, 1, 4
     if size == 16:
         group = 4 if block == 16 else 2
@@ -126,14 +128,12 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 32:
         turns = (12 if backward else 4) if length <= 24 else 4 if backward or block == 16 else 2
         group = 4 if block == 16 and length > 24 and not backward else 1
-        part = size if backward or group > 1 else 16
         warps = 2 if backward and block > 16 else group
     elif size == 48:
-        queries, turns, warps = 32 if backward and block == 16 else 16, 12 if backward else 4 if block < 64 else 1, 1
-    elif size == 64 and block == 16:
-        part, queries, turns, warps = 64 if backward else 16, 16, 2 if backward else 4, 1
+        queries = 32 if backward and block == 16 else 16
+        turns, warps = 12 if backward else 2 if block == 16 else 3, 1
     elif size == 64:
-        turns = 12 if backward else 1
+        turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
         queries, warps = (128, 8) if backward else (64, 4)
     else:
@@ -145,7 +145,8 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         warps = min(group, 2)
     while turns > 1 and (block > 64 or heads // group % turns):  # what is read ahead lies on chip, too
         turns -= 1
-    return Tile(slots, pack, block, part, queries, group, turns, warps)
+    keys_first = backward and (size > 128 or (size <= 32 and block > 16))
+    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first)
 
 
 def _power(n: int) -> int:
@@ -293,6 +294,7 @@ def _launch(
             BLOCK_Q=t.queries,
             GROUP=t.group,
             TURNS=turns,
+            **({"KEYS_FIRST": t.keys_first} if kernel == "backward" else {}),
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
         )
