@@ -587,6 +587,18 @@ def test_short_axes(length, dtype):
     check([3], length, 2, 16, dtype, across=False)
 
 
+def test_small_gradients_in_fp16():
+    """Without a loss scaler gradients come near the smallest numbers; nothing may make them smaller on their way."""
+    torch.manual_seed(0)
+    qkv, d_out = torch.randn(2, 20, 3 * 64).to(HALF), (torch.randn(2, 20, 64) * 1e-4).to(HALF)
+    exact_in, found_in = qkv.double().requires_grad_(), qkv.clone().requires_grad_()
+    everything = torch.ones(2, 20, dtype=torch.bool)
+    exact = plain(exact_in, 1, [[(row, n) for n in range(20)] for row in range(2)], everything[:, 0], everything)
+    (wanted,) = torch.autograd.grad(exact, exact_in, d_out.double())
+    (found,) = torch.autograd.grad(short_axis.attend(found_in, 1, False, 2), found_in, d_out)
+    assert (found.double() - wanted)[..., :128].norm() <= 1.5e-3 * wanted[..., :128].norm()
+
+
 @pytest.mark.parametrize(("heads", "dim"), [(1, 8), (3, 24), (4, 32), (2, 48), (2, 64), (1, 128)])
 def test_head_dimensions(heads, dim):
     check([1], 20, heads, dim, HALF, across=False)

@@ -110,6 +110,17 @@ def test_hidden_patches_that_are_zeros_in_the_product(bias, pads, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+def test_a_model_compiled_as_a_whole_knows_no_length():
+    encoder = randomized(Encoder(small()))
+    given = [to_batch(*make_windows([3, 3], samples)) for samples in (40, 32, 24)]
+    expected = [encoder(each).x_RND for each in given]
+    whole = torch.compile(lambda each: encoder(each).x_RND, dynamic=True)
+    found = [whole(given[0])]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        found += [whole(each) for each in given[1:]]
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_spectrogram_is_not_compiled():
     """torch would say that it cannot generate code for complex numbers, in every run."""
     for kind, compiled in (("waveform", True), ("time_bins", False)):
@@ -118,3 +129,20 @@ def test_a_spectrogram_is_not_compiled():
         encoder.compile_parts()
         assert ("cut" in vars(encoder)) is compiled
         assert "tokens" in vars(encoder)
+
+
+def test_what_somebody_put_in_place_of_the_last_norm_is_not_passed_over():
+    class Wrapped(nn.Module):
+        def __init__(self, norm):
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x):
+            return 2 * self.norm(x)
+
+    encoder = randomized(Encoder(small()))
+    expected = encoder(batch([3, 2])).x_RND
+    encoder.norm = Wrapped(encoder.norm)
+    torch.testing.assert_close(encoder(batch([3, 2])).x_RND, 2 * expected)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(batch([3, 2])).x_RND, 2 * expected)

@@ -312,6 +312,15 @@ def test_the_kernels_in_gluon_compile_for_hopper(width, hidden, tmp_path, monkey
         assert spilled(found.asm["cubin"], tmp_path) <= 64
 
 
+def test_forms_of_gluon():
+    for width in range(64, mlp_launch.WIDEST + 1, 64):
+        form = mlp_launch.form(width, 4 * width)
+        chunks = width // 64 // form.parts
+        assert chunks * form.parts * 64 == width
+        assert chunks > 1 or form.stages % 2 == 0  # each consumer has places of its own, without turns
+        assert not form.shared or form.parts == 1
+
+
 def test_widths_that_gluon_leaves_to_triton():
     assert mlp_launch.form(200, 800) is None
     assert mlp_launch.form(192, 700) is None
@@ -575,7 +584,9 @@ def test_cuda_mlp(rows, width, hidden, fused, dtype, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "width", "hidden", "bias"),
     [(1, 192, 768, True), (23, 192, 768, True), (9000, 192, 768, False), (700, 128, 384, True), (2900, 576, 2304, True),
-     (333, 256, 1024, True), (43, 768, 3072, True), (3000, 768, 3072, False), (100, 640, 512, True)],
+     (333, 256, 1024, True), (43, 768, 3072, True), (3000, 768, 3072, False), (100, 640, 512, True),
+     (300, 64, 128, True), (400, 320, 128, False), (200, 384, 640, True), (300, 512, 2048, True),
+     (150, 1024, 256, True)],
 )  # fmt: skip
 def test_cuda_mlp_in_gluon(rows, width, hidden, bias, dtype, monkeypatch, on_hopper):
     """From one token on, which the rule would leave to Triton."""

@@ -102,7 +102,7 @@ class Block(nn.Module):
         """What the MLP adds. The norm behind it is the next block's and takes the bias as the second norm does."""
         if keep_2B is not None or not self._lends_bias(y_RND):
             return Late(_scaled(self.mlp(y_RND), layout, keep_2B, 1))
-        return Late(mlp.mlp(y_RND, self.mlp.up, self.mlp.down, bias=False), self.mlp.down.bias)
+        return Late(mlp.without_bias(y_RND, self.mlp.up, self.mlp.down), self.mlp.down.bias)
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
@@ -212,10 +212,7 @@ class Stack(Parted):
         Tokens come out in the precision of the weights, or as they were ``carried``.
         """
         dtype = x_RND.dtype if carried else self.dtype
-        if last and isinstance(self.norm, nn.LayerNorm):
-            _, x_RND = add_norm(x_RND, late, self.norm)
-        else:
-            x_RND = joined(x_RND, late)
+        x_RND = add_norm(x_RND, late, self.norm)[1] if last else joined(x_RND, late)
         return _without_pads(x_RND, layout).to(dtype)
 
     @property
@@ -283,12 +280,14 @@ class Encoder(Stack):
 
     def cut(self, batch: Batch) -> Patches:
         """Normalised patches of a batch."""
-        settle(batch.signal_RT, 1)
+        if self.by_parts:
+            settle(batch.signal_RT, 1)
         return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        settle(patches.values_RNL, 1, 2)
+        if self.by_parts:
+            settle(patches.values_RNL, 1, 2)
         x_RND, dtype = self._embedded(patches.values_RNL.to(self.dtype), masked_RN)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:

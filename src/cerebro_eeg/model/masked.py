@@ -115,7 +115,8 @@ class MaskedCerebro(hub.Shareable, Parted):
 
     def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
         """What the last layer makes of the tokens, and its error by the objective."""
-        settle(patches.values_RNL, 1, 2)
+        if self.by_parts:
+            settle(patches.values_RNL, 1, 2)
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property

@@ -23,13 +23,21 @@ def suits(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
     return plain and up.in_features == down.out_features
 
 
-def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias: bool = True) -> Tensor:
-    """The second linear layer of GELU of the first, where the operator :func:`suits` also without its ``bias``."""
+def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
+    """The second linear layer of GELU of the first."""
     if not suits(x_RND, up, down):
         return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
+    return _by_operator(x_RND, up, down, half.parts(x_RND, down)[2])
+
+
+def without_bias(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
+    """The same but for the second layer's bias; only where the operator :func:`suits`."""
+    return _by_operator(x_RND, up, down, None)
+
+
+def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, down_D: Tensor | None) -> Tensor:
     x_RND, up_HD, up_H = half.parts(x_RND, up)
-    _, down_DH, down_D = half.parts(x_RND, down)
-    down_D = down_D if bias else None
+    down_DH = half.parts(x_RND, down)[1]
     if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
         return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
     return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]

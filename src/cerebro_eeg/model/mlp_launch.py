@@ -38,7 +38,7 @@ class Form(NamedTuple):
     """The weight is read along with the rows, for both consumers; else it stays on chip."""
     columns: int
     stages: int
-    """Places of the ring."""
+    """Places of the ring; an even number, so that each consumer has its own where a place holds a whole tile."""
     parts: int
     """Chunks in each."""
     places: int

@@ -78,9 +78,9 @@ def joined(x_RND: Tensor, late: Late | None) -> Tensor:
     return x_RND + (late.branch_RND if late.bias_D is None else late.branch_RND + late.bias_D.to(x_RND.dtype))
 
 
-def add_norm(x_RND: Tensor, late: Late | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """x + late, and the norm of it."""
-    if late is None or not suits(x_RND, late.branch_RND, norm):
+def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """x + late, and the norm of it; what somebody has put in a norm's place runs itself."""
+    if late is None or not isinstance(norm, nn.LayerNorm) or not suits(x_RND, late.branch_RND, norm):
         x_RND = joined(x_RND, late)
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()

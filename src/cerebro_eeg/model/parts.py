@@ -5,13 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-COMPILATIONS = 64
+COMPILATIONS = 256  # of one part; a new length of windows takes up to ten
 
 
 class Parted(nn.Module):
     """A module with methods that ``compile_parts`` compiles."""
 
     parts: tuple[str, ...] = ()
+    by_parts = False
+    """Whether they are compiled; a model compiled as a whole knows no length."""
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """Compile the methods named in ``parts``, each on its own.
@@ -21,12 +23,14 @@ class Parted(nn.Module):
         with and without gradients, hidden keys and drop path.
         """
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILATIONS)
+        self.by_parts = True
         for name in self.parts:
             setattr(self, name, torch.compile(getattr(self, name), dynamic=dynamic))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        state.pop("by_parts", None)
         return {name: value for name, value in state.items() if not (name in self.parts and _is_compiled(value))}
 
 
