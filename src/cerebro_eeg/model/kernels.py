@@ -192,6 +192,22 @@ def _queries(
 
 
 @triton.jit
+def _blocks(
+    bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
+    SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Of all blocks of queries in a tile; the last one may be smaller."""
+    blocks = ()
+    for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
+        block = _queries(
+            query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
+            min(BLOCK_Q, SLOTS * PACK - query),
+        )  # fmt: skip
+        blocks += (block,)
+    return blocks
+
+
+@triton.jit
 def _forward(
     qkv, out, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
@@ -206,14 +222,8 @@ def _forward(
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
     at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
-    blocks = ()
     if WRITTEN_OUT:
-        for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
-            block = _queries(
-                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
-                min(BLOCK_Q, SLOTS * PACK - query),
-            )  # fmt: skip
-            blocks += (block,)
+        blocks = _blocks(bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
@@ -275,14 +285,8 @@ def _backward(
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
     at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
-    blocks = ()
     if WRITTEN_OUT:
-        for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
-            block = _queries(
-                query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
-                min(BLOCK_Q, SLOTS * PACK - query),
-            )  # fmt: skip
-            blocks += (block,)
+        blocks = _blocks(bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q)
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v, dk, dv = (), (), (), ()
         for i in tl.static_range(len(at[0])):

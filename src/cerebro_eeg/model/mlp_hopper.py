@@ -276,7 +276,7 @@ def _put_sums(sums, sum_WLH, slot, column, H):
 
 
 @gluon.jit
-def _consume_down(which, d_before, sums, ring, slopes, rows, slabs, K: gl.constexpr, COLUMNS: gl.constexpr):
+def _consume_down_alone(which, d_before, sums, ring, slopes, rows, slabs, K: gl.constexpr, COLUMNS: gl.constexpr):
     """With the weight on chip. Each thread keeps sums of its own until the end, (32 a consumer, H)."""
     column = gl.program_id(0) % slabs * COLUMNS
     count, first, step = _way(rows, slabs, False)
@@ -325,6 +325,15 @@ def _consume_down_shared(which, d_before, sums, ring, slopes, rows, slabs, K: gl
         _finish_down(b_TH, d_before, sums, slopes, which, n + 3, row, column + 3 * WIDE, H)
 
 
+@gluon.jit
+def _consume_down(which, d_before, sums, ring, slopes, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr,
+                  COLUMNS: gl.constexpr):  # fmt: skip
+    if SHARED:
+        _consume_down_shared(which, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)
+    else:
+        _consume_down_alone(which, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)
+
+
 @gluon.jit(do_not_specialize=["rows", "slabs"])
 def down_backward(
     d_late, weight, slope, d_before, sums, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
@@ -335,27 +344,14 @@ def down_backward(
     places = gl.allocate_shared_memory(d_late.dtype, [2 * PLACES, ROWS, WIDE], slope.layout)
     slopes = (places, _barriers(2 * PLACES, 1), _barriers(2 * PLACES, 1))
     fence_async_shared()
-    if SHARED:
-        gl.warp_specialize(
-            [
-                (_consume_down_shared, (0, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)),
-                (_consume_down_shared, (1, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)),
-                (_produce, (d_late, weight, ring, rows, slabs, False, True, K, COLUMNS)),
-                (_produce_slope, (0, slope, slopes, rows, slabs, True, COLUMNS)),
-                (_produce_slope, (1, slope, slopes, rows, slabs, True, COLUMNS)),
-            ],
-            [4, 1, 1, 1],
-            [REGISTERS, FEW, FEW, FEW],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (_consume_down, (0, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)),
-                (_consume_down, (1, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)),
-                (_produce, (d_late, weight, ring, rows, slabs, False, False, K, COLUMNS)),
-                (_produce_slope, (0, slope, slopes, rows, slabs, False, COLUMNS)),
-                (_produce_slope, (1, slope, slopes, rows, slabs, False, COLUMNS)),
-            ],
-            [4, 1, 1, 1],
-            [REGISTERS, FEW, FEW, FEW],
-        )
+    gl.warp_specialize(
+        [
+            (_consume_down, (0, d_before, sums, ring, slopes, rows, slabs, SHARED, K, COLUMNS)),
+            (_consume_down, (1, d_before, sums, ring, slopes, rows, slabs, SHARED, K, COLUMNS)),
+            (_produce, (d_late, weight, ring, rows, slabs, False, SHARED, K, COLUMNS)),
+            (_produce_slope, (0, slope, slopes, rows, slabs, SHARED, COLUMNS)),
+            (_produce_slope, (1, slope, slopes, rows, slabs, SHARED, COLUMNS)),
+        ],
+        [4, 1, 1, 1],
+        [REGISTERS, FEW, FEW, FEW],
+    )

@@ -7,6 +7,7 @@ Legend: **T** tokens, **D** width, **H** hidden width, **P** partial sums.
 """
 
 import functools
+import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -70,10 +71,10 @@ def filling(device: torch.device) -> int:
 
 @functools.cache
 def speaks_gluon() -> bool:
-    """Whether Triton is of a version that the kernels have been compiled with."""
+    """Whether Triton has Gluon, and is of a version that the kernels have been compiled with."""
     import triton
 
-    return bool(triton.__version__.startswith(GLUON))
+    return triton.__version__.startswith(GLUON) and importlib.util.find_spec("triton.experimental.gluon") is not None
 
 
 def _programs(device: torch.device, tokens: int, hidden: int, of: Form) -> tuple[int, int]:
