@@ -19,7 +19,7 @@ def descriptor(rows, columns):
 
 def compiled_for_hopper(width, form):
     """Both kernels, as the form says."""
-    constants = mlp_launch._constants(form, width)
+    constants = mlp_launch.constants(form, width)
     options = {name: constants.pop(name) for name in ("num_warps", "maxnreg")}
     piece, counts = descriptor(64, 64), {"rows": "i32", "slabs": "i32"}
     up = {"x": piece, "weight": descriptor(form.columns, 64), "bias": "*bf16", "slope": piece, "out": piece, **counts}

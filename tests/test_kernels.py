@@ -305,11 +305,11 @@ def test_parts_of_the_tokens_hold_every_row_once():
 
 @pytest.mark.parametrize(("width", "hidden"), [(64, 256), (192, 768), (256, 1024), (576, 2304), (768, 3072)])
 def test_the_kernels_in_gluon_compile_for_hopper(width, hidden, tmp_path, monkeypatch):
-    """Without a GPU: what they need on chip is there, and no register is spilled to memory."""
+    """Without a GPU: what they need on chip is there, and next to no register is spilled to memory."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for found in compiled_for_hopper(width, mlp_launch.form(width, hidden)):
         assert found.metadata.shared <= 232_448 - 1024
-        assert spilled(found.asm["cubin"], tmp_path) <= 64
+        assert spilled(found.asm["cubin"], tmp_path) <= 32
 
 
 def test_forms_of_gluon():

@@ -20,7 +20,7 @@ from cerebro_eeg.model import cpu, half, mlp
 from cerebro_eeg.model.attention import KINDS, comes_apart
 from cerebro_eeg.model.lean import LeanBlock, Step, lean
 from cerebro_eeg.model.norm import Late, add_norm, joined, suits
-from cerebro_eeg.model.parts import Parted, settle
+from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 
@@ -280,14 +280,12 @@ class Encoder(Stack):
 
     def cut(self, batch: Batch) -> Patches:
         """Normalised patches of a batch."""
-        if self.by_parts:
-            settle(batch.signal_RT, 1)
+        self.settle(batch.signal_RT, 1)
         return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
         """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        if self.by_parts:
-            settle(patches.values_RNL, 1, 2)
+        self.settle(patches.values_RNL, 1, 2)
         x_RND, dtype = self._embedded(patches.values_RNL.to(self.dtype), masked_RN)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:

@@ -18,7 +18,7 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.model import door, hub
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
-from cerebro_eeg.model.parts import Parted, settle
+from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches
 
 
@@ -115,8 +115,7 @@ class MaskedCerebro(hub.Shareable, Parted):
 
     def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
         """What the last layer makes of the tokens, and its error by the objective."""
-        if self.by_parts:
-            settle(patches.values_RNL, 1, 2)
+        self.settle(patches.values_RNL, 1, 2)
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property

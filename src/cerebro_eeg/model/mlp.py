@@ -27,7 +27,7 @@ def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
     """The second linear layer of GELU of the first."""
     if not suits(x_RND, up, down):
         return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
-    return _by_operator(x_RND, up, down, half.parts(x_RND, down)[2])
+    return _by_operator(x_RND, up, down, down.bias)
 
 
 def without_bias(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
@@ -35,9 +35,10 @@ def without_bias(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
     return _by_operator(x_RND, up, down, None)
 
 
-def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, down_D: Tensor | None) -> Tensor:
+def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias_D: Tensor | None) -> Tensor:
     x_RND, up_HD, up_H = half.parts(x_RND, up)
-    down_DH = half.parts(x_RND, down)[1]
+    down_DH = down.weight.to(x_RND.dtype)
+    down_D = None if bias_D is None else bias_D.to(x_RND.dtype)
     if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
         return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
     return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]

@@ -47,7 +47,7 @@ class Form(NamedTuple):
 
 
 def form(width: int, hidden: int) -> Form | None:
-    """The rule, by what fits on chip; None for the Triton kernels. The numbers were the best of sweeps on an H200."""
+    """The rule, by what fits on chip; None for the Triton kernels. Swept on an H200 for 192, 576 and 768."""
     if width % BLOCK_K or hidden % 128 or width > WIDEST:
         return None
     if width <= 192:
@@ -84,7 +84,7 @@ def _programs(device: torch.device, tokens: int, hidden: int, of: Form) -> tuple
     return slabs, max(1, min(hopper.processors(device) // slabs, tiles))
 
 
-def _constants(of: Form, width: int) -> dict[str, Any]:
+def constants(of: Form, width: int) -> dict[str, Any]:
     return {
         "SHARED": of.shared,
         "K": width,
@@ -118,7 +118,7 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
                 tokens,
                 slabs,
                 **flags,
-                **_constants(of, width),
+                **constants(of, width),
             )
             return
         from cerebro_eeg.model import mlp_kernels
@@ -162,7 +162,7 @@ def down_backward(d_late_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_befo
                 sums_PH,
                 tokens,
                 slabs,
-                **_constants(of, width),
+                **constants(of, width),
             )
             return sums_PH
         from cerebro_eeg.model import mlp_kernels

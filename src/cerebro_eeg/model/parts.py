@@ -13,7 +13,7 @@ class Parted(nn.Module):
 
     parts: tuple[str, ...] = ()
     by_parts = False
-    """Whether they are compiled; a model compiled as a whole knows no length."""
+    """Whether they are compiled."""
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """Compile the methods named in ``parts``, each on its own.
@@ -27,22 +27,21 @@ class Parted(nn.Module):
         for name in self.parts:
             setattr(self, name, torch.compile(getattr(self, name), dynamic=dynamic))
 
+    def settle(self, x: Tensor, *axes: int) -> None:
+        """Compile the part that calls this for the sizes that ``x`` has along ``axes``, and again for others.
+
+        Windows have one length in a run, or a few, and code that knows it reads whole lines of memory. A model that is
+        exported or compiled as a whole, and what is not compiled, stays free.
+        """
+        if self.by_parts and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            for axis in axes:
+                torch._dynamo.mark_static(x, axis)
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state.pop("by_parts", None)
         return {name: value for name, value in state.items() if not (name in self.parts and _is_compiled(value))}
-
-
-def settle(x: Tensor, *axes: int) -> None:
-    """Compile the part that calls this for the sizes that ``x`` has along ``axes``, and again for others.
-
-    Windows have one length in a run, or a few, and code that knows it reads whole lines of memory. An exported model,
-    and what is not compiled, stays free.
-    """
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-        for axis in axes:
-            torch._dynamo.mark_static(x, axis)
 
 
 def _is_compiled(function: object) -> bool:

@@ -111,7 +111,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     """The rule: one warp for a head where its scores and sums fit a warp's registers, else several warps for one.
 
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of sweeps on an H200
-    (benchmarks/README.md), those of 128 slots backward have the fewest instructions.
+    with heads of 16, 48 and 64 (benchmarks/README.md); those of 128 slots backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
     if 32 < length <= 48 and (exact or block <= (32 if backward else 64)):
