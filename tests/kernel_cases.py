@@ -70,6 +70,8 @@ def check(counts, tokens, heads, dim, dtype, *, across, real=None, keys=None, q=
     found = short_axis.attend(found_in, heads, across, max(counts, default=0), *there)
     (d_found,) = torch.autograd.grad(found, found_in, d_out.to(device))
     assert found.dtype == d_found.dtype == dtype
+    with torch.no_grad():
+        assert torch.equal(found, short_axis.attend(found_in, heads, across, max(counts, default=0), *there))
     for ours, truth in ((found, exact), (d_found, d_exact)):
         error = (ours.double().cpu() - truth).norm() / truth.norm().clamp_min(1e-3)
         assert error <= BOUND[dtype], f"relative error {error:.1e}"
@@ -633,7 +635,9 @@ def _errors(qkv, d_out, dtype):
         return out, torch.autograd.grad(out, x, d_out.to(x.dtype))[0]
 
     qkv, d_out = qkv.to(dtype), d_out.to(dtype)
-    ours = short_axis.attend(qkv, 2, False, 4), short_axis.attend_backward(qkv, d_out, 2, False, 4, None, None, None)
+    x = qkv.clone().requires_grad_()
+    out = short_axis.attend(x, 2, False, 4)
+    ours = out.detach(), torch.autograd.grad(out, x, d_out)[0]
     exact, best = both(qkv.double()), both(qkv.float())
     return [((a - c).norm(), (b.to(dtype) - c).norm()) for a, b, c in zip(ours, best, exact, strict=True)]
 
@@ -725,14 +729,19 @@ def test_memory_that_is_not_contiguous():
 @pytest.mark.parametrize("across", [False, True])
 def test_nothing_outside_is_read_or_written(across):
     """Rows before and after the given ones hold NaN, and stay as they are."""
-    whole = torch.full((12, 5, 96), math.nan, dtype=HALF)
-    whole[4:9] = torch.randn(5, 5, 96)
-    first = torch.tensor([0, 2, 5]) if across else None
-    arguments = (2, across, 3, first, None, None)
-    out, gradient = torch.full((12, 5, 32), 7, dtype=HALF), torch.full((12, 5, 96), 7, dtype=HALF)
-    short_axis._launch("forward", [whole[4:9], out[4:9]], *arguments)
-    short_axis._launch("backward", [whole[4:9], torch.ones(5, 5, 32, dtype=HALF), gradient[4:9]], *arguments)
-    for x in (out, gradient):
+    tokens, rows = (5, 17) if across else (17, 5)  # of an axis that keeps logarithms
+    whole = torch.full((rows + 7, tokens, 96), math.nan, dtype=HALF)
+    given = slice(4, 4 + rows)
+    whole[given] = torch.randn(rows, tokens, 96)
+    first = torch.tensor([0, 0, 17]) if across else None
+    arguments = (2, across, 17, first, None, None, True)
+    out, gradient = (torch.full((rows + 7, tokens, size), 7, dtype=HALF) for size in (32, 96))
+    logs = torch.full((rows + 7, 2 * tokens), 7.0)
+    logs[given] = math.nan
+    short_axis._launch("forward", [whole[given], out[given], logs[given]], *arguments)
+    d_out = torch.ones(rows, tokens, 32, dtype=HALF)
+    short_axis._launch("backward", [whole[given], d_out, logs[given], gradient[given]], *arguments)
+    for x in (out, gradient, logs):
         assert torch.isfinite(x).all()
         assert (x[:4] == 7).all()
-        assert (x[9:] == 7).all()
+        assert (x[given.stop :] == 7).all()

@@ -7,8 +7,9 @@ and reads the next heads meanwhile; where a sequence is shorter than the smalles
 sequences share a tile and a mask keeps them apart. The sides of what lies on chip are powers of two, so the keys of a
 tile may lie in several *parts* of ``PART`` slots: three of 16 make a tile of 48. Tuples hold what there is for each.
 Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
-memory; the backward pass computes the scores again instead of keeping them. No atomics: the same inputs give the same
-bits. ``short_axis.py`` chooses the constants and launches.
+memory. The backward pass computes the scores again instead of keeping them; what may be kept is the logarithm (to the
+base 2) of each query's sum of exponentials, which makes its weights 2^(c q k - log). No atomics: the same inputs give
+the same bits. ``short_axis.py`` chooses the constants and launches.
 
 Legend: **G** heads of a program (an axis that is not there for one head, whose rows the warps then share), **T** slots
 of a part (keys), **Q** slots of a block of queries, **E** head dimension.
@@ -16,10 +17,27 @@ of a part (keys), **Q** slots of a block of queries, **E** head dimension.
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 COUNTS = ["tokens", "width", "sequences"]  # no code of its own for a number that is 1 or divides by 16
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LOG2E = tl.constexpr(1.4426950408889634)
 SHORT = tl.constexpr(8)  # tokens of an axis whose weights are few enough for their rounding to be seen
+
+
+@triton.jit
+def _sequence(bunch, first, tokens, width, ACROSS: tl.constexpr, RAGGED: tl.constexpr, PACK: tl.constexpr):
+    """Of the first sequence of a bunch: its row, its token where it lies across rows, and how many tokens it has."""
+    row, token, length = bunch.to(tl.int64) * PACK, 0, tokens
+    if ACROSS:
+        bunches = (tokens + PACK - 1) // PACK
+        window = bunch // bunches
+        token = bunch % bunches * PACK
+        row, length = window.to(tl.int64) * width, width
+        if RAGGED:
+            row = tl.load(first + window)
+            length = (tl.load(first + window + 1) - row).to(tl.int32)
+    return row, token, length
 
 
 @triton.jit
@@ -31,21 +49,12 @@ def _place(
     at_S, part_S = slot_S, tl.zeros_like(slot_S)
     if PACK > 1:
         at_S, part_S = slot_S % SLOTS, slot_S // SLOTS
+    row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     if ACROSS:
-        bunches = (tokens + PACK - 1) // PACK
-        window = bunch // bunches
-        token_S = bunch % bunches * PACK + part_S
-        if RAGGED:
-            start = tl.load(first + window)
-            count = tl.load(first + window + 1) - start
-        else:
-            start = window.to(tl.int64) * width
-            count = width
-        row_S = start + at_S
-        there_S = (at_S < count) & (token_S < tokens)
+        row_S, token_S = row + at_S, token + part_S
+        there_S = (at_S < length) & (token_S < tokens)
     else:
-        row_S = bunch.to(tl.int64) * PACK + part_S
-        token_S = at_S
+        row_S, token_S = row + part_S, at_S
         there_S = (row_S < sequences) & (at_S < tokens)
     return row_S, row_S * tokens + token_S, there_S
 
@@ -83,12 +92,34 @@ def _first(x, AXIS: tl.constexpr, WANTED: tl.constexpr):
 
 
 @triton.jit
+def _dot(a, b, PRECISION: tl.constexpr):
+    """a b. In float32, sums of 16 products each are added up: one long sum would round more often."""
+    ROWS: tl.constexpr = a.shape[0]
+    INNER: tl.constexpr = b.shape[0]
+    if PRECISION == "ieee" and INNER > 16:
+        pieces_a = tl.permute(tl.reshape(a, (ROWS, INNER // 16, 16)), (1, 0, 2))
+        pieces_b = tl.reshape(b, (INNER // 16, 16, b.shape[1]))
+        return tl.sum(tl.dot(pieces_a, pieces_b, input_precision=PRECISION), 0)
+    else:
+        return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
 def _products(queries, keys, AXIS: tl.constexpr, PRECISION: tl.constexpr):
     """Of every query and every key, which lie along ``AXIS``."""
     if AXIS == -1:
-        return tl.dot(queries, _turn(keys), input_precision=PRECISION)
+        return _dot(queries, _turn(keys), PRECISION)
     else:
-        return tl.dot(keys, _turn(queries), input_precision=PRECISION)
+        return _dot(keys, _turn(queries), PRECISION)
+
+
+@triton.jit
+def _more(sums, a, b, PRECISION: tl.constexpr):
+    """Sums and a b."""
+    if PRECISION == "ieee":
+        return sums + _dot(a, b, PRECISION)
+    else:
+        return tl.dot(a, b, sums)
 
 
 @triton.jit
@@ -101,22 +132,50 @@ def _sum(parts, AXIS: tl.constexpr):
 
 
 @triton.jit
-def _powers(
-    q_GQE, k, hidden, slot_Q, slot, c, AXIS: tl.constexpr, SEEN: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+def _scores(
+    q_GQE, k, hidden, slot_Q, slot, AXIS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """2^(c q k) relative to each query's highest, 0 where it must not look, part by part; and 1 over their sum.
-
-    ``SEEN``: every query sees a key. In float32, scores are subtracted before they are scaled: differences of large
-    ones are exact and round less so.
-    """
-    scores, powers = (), ()
+    """q k, -infinity where a query must not look, part by part."""
+    scores = ()
     for i in tl.static_range(len(k)):
         s = _products(q_GQE, k[i], AXIS, PRECISION) + tl.expand_dims(hidden[i], -3 - AXIS)
         if PACK > 1:
             same = tl.expand_dims(slot_Q // SLOTS, AXIS) == tl.expand_dims(slot[i] // SLOTS, -3 - AXIS)
             s = tl.where(same, s, float("-inf"))
         scores += (s,)
+    return scores
+
+
+@triton.jit
+def _logs_at(logs, head, log_Q, length, GROUP: tl.constexpr):
+    """Where the logarithms of a block's queries are, (G, Q)."""
+    at = logs + head * length + log_Q
+    if GROUP > 1:
+        at = at[None, :] + (tl.arange(0, GROUP) * length)[:, None]
+    return at
+
+
+@triton.jit
+def _log2(x):
+    """By the GPU's instruction, to 2^-22; the interpreter does not know it."""
+    if INTERPRETED:
+        return tl.log2(x)
+    else:
+        return libdevice.fast_log2f(x)
+
+
+@triton.jit
+def _powers(
+    q_GQE, k, hidden, slot_Q, slot, c, AXIS: tl.constexpr, SEEN: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """2^(c q k) relative to each query's highest, 0 where it must not look, part by part; 1 over their sum; its log.
+
+    ``SEEN``: every query sees a key. In float32, scores are subtracted before they are scaled: differences of large
+    ones are exact and round less so.
+    """
+    scores, powers = _scores(q_GQE, k, hidden, slot_Q, slot, AXIS, SLOTS, PACK, PRECISION), ()
     highest = scores[0]
     for i in tl.static_range(1, len(k)):
         highest = tl.maximum(highest, scores[i])
@@ -131,7 +190,8 @@ def _powers(
     sum_GQ = _sum(powers, AXIS)
     if not SEEN:
         sum_GQ = tl.where(sum_GQ > 0, sum_GQ, 1.0)
-    return powers, 1.0 / sum_GQ
+    share_GQ = tl.div_rn(1.0, sum_GQ) if PRECISION == "ieee" else 1.0 / sum_GQ
+    return powers, share_GQ, most_GQ * c + _log2(sum_GQ)
 
 
 @triton.jit
@@ -180,27 +240,29 @@ def _keys(
 @triton.jit
 def _queries(
     query, bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
-    SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr,
+    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr,
 ):  # fmt: skip
-    """The same of a block of queries, which nothing hides."""
+    """The same of a block of queries, which nothing hides; and where their logarithms are: those of a head together."""
     slot_Q = query + tl.arange(0, Q)
     row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
     real_Q = there_Q
     if REAL:
         real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
-    return slot_Q, place_Q, there_Q, real_Q
+    row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
+    log_Q = (row * tokens + token * length) * HEADS + (slot_Q // SLOTS * (HEADS * length) + slot_Q % SLOTS)
+    return slot_Q, place_Q, there_Q, real_Q, log_Q, length
 
 
 @triton.jit
 def _blocks(
     bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
-    SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
+    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """Of all blocks of queries in a tile; the last one may be smaller."""
     blocks = ()
     for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
         block = _queries(
-            query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK,
+            query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
             min(BLOCK_Q, SLOTS * PACK - query),
         )  # fmt: skip
         blocks += (block,)
@@ -209,10 +271,11 @@ def _blocks(
 
 @triton.jit
 def _forward(
-    qkv, out, first, real, keys, tokens, width, sequences, scale,
-    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
+    qkv, out, logs, first, real, keys, tokens, width, sequences, scale,
+    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    LEAST: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k / sqrt(E)) v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
@@ -223,7 +286,9 @@ def _forward(
     at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     if WRITTEN_OUT:
-        blocks = _blocks(bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q)
+        blocks = _blocks(
+            bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
+        )
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
@@ -232,29 +297,33 @@ def _forward(
         if WRITTEN_OUT:
             for i in tl.static_range(len(blocks)):
                 _attend(
-                    qkv + column, out + column, k, v, blocks[i], at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK,
-                    GROUP, PRECISION,
+                    qkv + column, out + column, logs, column // E, k, v, blocks[i], at, scale, REAL, KEEP, SEEN, D, E,
+                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
                 )  # fmt: skip
         else:
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
                 block = _queries(
-                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-                )
+                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
+                    BLOCK_Q,
+                )  # fmt: skip
                 _attend(
-                    qkv + column, out + column, k, v, block, at, scale, REAL, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP,
-                    PRECISION,
+                    qkv + column, out + column, logs, column // E, k, v, block, at, scale, REAL, KEEP, SEEN, D, E,
+                    BLOCK_E, SLOTS, PACK, GROUP, PRECISION,
                 )  # fmt: skip
 
 
 @triton.jit
 def _attend(
-    q, out, k, v, block, at, scale, REAL: tl.constexpr, SEEN: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    q, out, logs, head, k, v, block, at, scale, REAL: tl.constexpr, KEEP: tl.constexpr, SEEN: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    GROUP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Outputs of a block of queries."""
-    slot_Q, place_Q, there_Q, real_Q = block
+    slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
-    powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, -1, SEEN, SLOTS, PACK, PRECISION)
+    powers, share_GQ, log_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, -1, SEEN, SLOTS, PACK, PRECISION)
+    if KEEP:
+        tl.store(_logs_at(logs, head, log_Q, length, GROUP), log_GQ, there_Q)
     if REAL:
         share_GQ = tl.where(real_Q, share_GQ, 0.0)
     o_GQE = tl.zeros(q_GQE.shape, tl.float32)
@@ -264,17 +333,17 @@ def _attend(
             o_GQE = tl.dot(high_GQT, v[i], o_GQE)
             o_GQE = tl.dot(low_GQT, v[i], o_GQE)
         else:
-            o_GQE = tl.dot(powers[i].to(q_GQE.dtype), v[i], o_GQE, input_precision=PRECISION)
+            o_GQE = _more(o_GQE, powers[i].to(q_GQE.dtype), v[i], PRECISION)
     _store(out, o_GQE * tl.expand_dims(share_GQ, -1), place_Q, there_Q, D, E, BLOCK_E, GROUP)
 
 
 @triton.jit
 def _backward(
-    qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
-    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
-    LEAST: tl.constexpr,
+    qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale,
+    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
+    PRECISION: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
@@ -286,7 +355,9 @@ def _backward(
     at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     if WRITTEN_OUT:
-        blocks = _blocks(bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q)
+        blocks = _blocks(
+            bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
+        )
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v, dk, dv = (), (), (), ()
         for i in tl.static_range(len(at[0])):
@@ -297,17 +368,18 @@ def _backward(
         if WRITTEN_OUT:
             for i in tl.static_range(len(blocks)):
                 dk, dv = _attend_backward(
-                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, blocks[i], at, scale, SEEN, D, E,
-                    BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
+                    qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, blocks[i], at, scale,
+                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
                 )  # fmt: skip
         else:
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
                 block = _queries(
-                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, SLOTS, PACK, BLOCK_Q
-                )
+                    query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
+                    BLOCK_Q,
+                )  # fmt: skip
                 dk, dv = _attend_backward(
-                    qkv + column, d_out + column, d_qkv + column, k, v, dk, dv, block, at, scale, SEEN, D, E,
-                    BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
+                    qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, block, at, scale,
+                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
                 )  # fmt: skip
         late = 1.0 if EARLY else scale
         for i in tl.static_range(len(at[0])):
@@ -317,30 +389,38 @@ def _backward(
 
 @triton.jit
 def _attend_backward(
-    q, d_out, dq, k, v, dk, dv, block, at, scale, SEEN: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr, KEYS_FIRST: tl.constexpr,
-    EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    q, d_out, logs, head, dq, k, v, dk, dv, block, at, scale, KEEP: tl.constexpr, SEEN: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries; those of keys and values, with what it adds to them.
 
     In half precision the gradients of scores go through the matrix units in two halves, cut and what was cut off;
     without the second the error is up to 8 times that of the best stock backend. ``EARLY``: they are scaled already.
     """
-    slot_Q, place_Q, there_Q, real_Q = block
+    slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
     do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, GROUP)
     AXIS: tl.constexpr = -2 if KEYS_FIRST else -1
-    powers, share_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, AXIS, SEEN, SLOTS, PACK, PRECISION)
+    c = scale * LOG2E
+    if KEEP:
+        scores = _scores(q_GQE, k, at[4], slot_Q, at[0], AXIS, SLOTS, PACK, PRECISION)
+        log_GQ = tl.load(_logs_at(logs, head, log_Q, length, GROUP), there_Q, 0.0)
+    else:
+        powers, share_GQ, _ = _powers(q_GQE, k, at[4], slot_Q, at[0], c, AXIS, SEEN, SLOTS, PACK, PRECISION)
     weights, slopes, means, new_dk, new_dv = (), (), (), (), ()
     for i in tl.static_range(len(k)):
-        p = powers[i] * tl.expand_dims(share_GQ, AXIS)
+        if KEEP:
+            p = tl.exp2(scores[i] * c - tl.expand_dims(log_GQ, AXIS))
+        else:
+            p = powers[i] * tl.expand_dims(share_GQ, AXIS)
         dp = _products(do_GQE, v[i], AXIS, PRECISION)
         if SLOTS <= SHORT and PRECISION != "ieee":
             high, low = _halves(p, q_GQE.dtype)
             dv_GTE = tl.dot(_first(high, AXIS, -2), do_GQE, dv[i])
             new_dv += (tl.dot(_first(low, AXIS, -2), do_GQE, dv_GTE),)
         else:
-            new_dv += (tl.dot(_first(p.to(q_GQE.dtype), AXIS, -2), do_GQE, dv[i], input_precision=PRECISION),)
+            new_dv += (_more(dv[i], _first(p.to(q_GQE.dtype), AXIS, -2), do_GQE, PRECISION),)
         weights += (p,)
         slopes += (dp,)
         means += (p * dp,)
@@ -349,11 +429,11 @@ def _attend_backward(
     for i in tl.static_range(len(k)):
         if PRECISION == "ieee":
             ds = weights[i] * (slopes[i] - tl.expand_dims(mean_GQ, AXIS))
-            new_dk += (tl.dot(_first(ds, AXIS, -2), q_GQE, dk[i], input_precision=PRECISION),)
-            dq_GQE = tl.dot(_first(ds, AXIS, -1), k[i], dq_GQE, input_precision=PRECISION)
+            new_dk += (_more(dk[i], _first(ds, AXIS, -2), q_GQE, PRECISION),)
+            dq_GQE = _more(dq_GQE, _first(ds, AXIS, -1), k[i], PRECISION)
         else:
-            c = scale if EARLY else 1.0
-            ds = weights[i] * (slopes[i] * c - tl.expand_dims(mean_GQ * c, AXIS))
+            early = scale if EARLY else 1.0
+            ds = weights[i] * (slopes[i] * early - tl.expand_dims(mean_GQ * early, AXIS))
             high, low = _halves(ds, q_GQE.dtype)
             dk_GTE = tl.dot(_first(high, AXIS, -2), q_GQE, dk[i])
             new_dk += (tl.dot(_first(low, AXIS, -2), q_GQE, dk_GTE),)
@@ -365,57 +445,60 @@ def _attend_backward(
 
 @triton.jit(do_not_specialize=COUNTS)
 def forward(
-    qkv, out, first, real, keys, tokens, width, sequences, scale,
-    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, out, logs, first, real, keys, tokens, width, sequences, scale,
+    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Attention; in a mixture of windows, those that fit a smaller tile take it."""
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
+    LESS_Q: tl.constexpr = LESS if SLOTS == 48 else min(BLOCK_Q, LESS)
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
         window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
         if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _forward(
-                qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS, PRECISION, 0,
+                qkv, out, logs, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, KEEP,
+                HEADS, E, BLOCK_E, LESS, PACK, LESS, LESS_Q, GROUP, TURNS, PRECISION, 0,
             )  # fmt: skip
         else:
             _forward(
-                qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS,
-                E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, LESS,
+                qkv, out, logs, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, KEEP,
+                HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, LESS,
             )  # fmt: skip
     else:
         _forward(
-            qkv, out, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, 0 if RAGGED or PACK > 1 else LESS,
+            qkv, out, logs, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, KEEP,
+            HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, PRECISION, 0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def backward(
-    qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale,
-    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr,
-    BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale,
+    ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
+    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; tiles as in the forward pass."""
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
+    LESS_Q: tl.constexpr = LESS if SLOTS == 48 else min(BLOCK_Q, LESS)
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
         window = tl.program_id(0) // (HEADS // (GROUP * TURNS)) // tokens
         if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _backward(
-                qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, LESS, PACK, min(PART, LESS), min(BLOCK_Q, LESS), GROUP, TURNS,
-                KEYS_FIRST, PRECISION, 0,
+                qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
+                KEEP, HEADS, E, BLOCK_E, LESS, PACK, LESS, LESS_Q, GROUP, TURNS,
+                KEYS_FIRST and (SLOTS != 48 or BLOCK_E > 16), PRECISION, 0,
             )  # fmt: skip
         else:
             _backward(
-                qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION, LESS,
+                qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
+                KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION, LESS,
             )  # fmt: skip
     else:
         _backward(
-            qkv, d_out, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS, HEADS, E,
-            BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION,
+            qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
+            KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION,
             0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip

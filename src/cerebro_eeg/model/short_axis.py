@@ -4,9 +4,10 @@ On CUDA, unless stock ones are asked for, the kernels of ``kernels.py`` read pac
 rows for every window instead of masks. Everything else takes the stock path of ``attention.py``; :func:`suits` is the
 rule. The operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves every mixture of windows,
 and it can be captured in a CUDA graph. Tiles come from a rule, never from timing: the same shapes take the same code
-on every run.
+on every run. Where a gradient may be asked for, the logarithm of each query's sum of exponentials may be kept: from it
+the backward pass has the weights without looking for the highest score and without adding them up.
 
-Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows.
+Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **L** tokens x heads.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from cerebro_eeg.errors import InputError
 TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
 FILLING = 2048
-"""Programs that keep a GPU busy; with fewer, each takes one turn, by the same arithmetic."""
+"""Warps that keep a GPU busy; where programs of several turns had fewer, each takes one, by the same arithmetic."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
@@ -121,32 +122,49 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     part = 16 if slots == 48 else size
     if exact:
         return Tile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
-    queries, group, turns, warps = size, 1, 1, 4
+    queries, group, turns = size, 1, 1
     if size == 16:
         group = 4 if block == 16 else 2
         turns = 1 if backward else 3 if block == 16 else 2
+    elif size == 32 and length <= 24:
+        turns = 12 if backward else 4
+        if block == 16 and not backward:
+            group, turns, part = 2, 3, 16
     elif size == 32:
-        turns = (12 if backward else 4) if length <= 24 else 4 if backward or block == 16 else 2
-        group = 4 if block == 16 and length > 24 and not backward else 1
-        warps = 2 if backward and block > 16 else group
+        turns = 4 if backward or block == 16 else 2
+        group = 4 if block == 16 and not backward else 1
     elif size == 48:
-        queries = 32 if backward and block == 16 else 16
-        turns, warps = 12 if backward else 2 if block == 16 else 3, 1
+        queries = 16
+        group = 2 if block == 16 and not backward else 1
+        turns = 4 if backward else 3  # more, and pieces of memory leave the cache before the last head has read its own
     elif size == 64:
         turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
-        queries, warps = (128, 8) if backward else (64, 4)
+        queries = 128 if backward else 64
     else:
         queries = 32 if backward else 64
-        warps = 8 if backward and block > 32 else 4
     while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
         group //= 2
-    if size == 16:
-        warps = min(group, 2)
     while turns > 1 and (block > 64 or heads // group % turns):  # what is read ahead lies on chip, too
         turns -= 1
-    keys_first = backward and (size > 128 or (size <= 32 and block > 16))
+    warps = 4
+    if size == 16:
+        warps = min(group, 2)
+    elif size == 32:
+        warps = 2 if backward and block > 16 else group
+    elif size == 48:
+        warps = group
+    elif size == 64:
+        warps = 2 if backward and block == 16 else 4
+    elif backward and (size == 128 or block > 32):
+        warps = 8
+    keys_first = backward and (size > 128 or size == 48 or (size <= 32 and block > 16))
     return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first)
+
+
+def keeps(qkv_RND: Tensor, length: int) -> bool:
+    """Whether logarithms are kept: not in float32, exact without; nor for axes that cost but reading and writing."""
+    return qkv_RND.dtype != torch.float32 and length > 16
 
 
 def _power(n: int) -> int:
@@ -154,7 +172,6 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-@torch.library.custom_op("cerebro_eeg::short_axis_attention", mutates_args=())
 def attend(
     qkv_RND: Tensor,
     heads: int,
@@ -170,15 +187,67 @@ def attend(
     most as many. ``real_R``: rows that are not pads; a pad looks at nothing and gives zeros. ``keys_RN``: tokens that
     may be looked at. A token that may look at nothing gives zeros, with zero gradient.
     """
+    if not torch.is_grad_enabled():
+        return attend_only(qkv_RND, heads, across, width, first_B, real_R, keys_RN)
+    return attend_and_keep(qkv_RND, heads, across, width, first_B, real_R, keys_RN)[0]
+
+
+@torch.library.custom_op("cerebro_eeg::short_axis_attention", mutates_args=())
+def attend_only(
+    qkv_RND: Tensor,
+    heads: int,
+    across: bool,
+    width: int,
+    first_B: Tensor | None,
+    real_R: Tensor | None,
+    keys_RN: Tensor | None,
+) -> Tensor:
+    """Attention without a gradient: nothing is kept."""
     out_RND = qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
-    _launch("forward", [qkv_RND.contiguous(), out_RND], heads, across, width, first_B, real_R, keys_RN)
+    tensors = [qkv_RND.contiguous(), out_RND, out_RND]
+    _launch("forward", tensors, heads, across, width, first_B, real_R, keys_RN)
     return out_RND
+
+
+@attend_only.register_fake
+def _(qkv_RND: Tensor, *layout: Any) -> Tensor:
+    return qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
+
+
+@torch.library.custom_op("cerebro_eeg::short_axis_attention_and_logs", mutates_args=())
+def attend_and_keep(
+    qkv_RND: Tensor,
+    heads: int,
+    across: bool,
+    width: int,
+    first_B: Tensor | None,
+    real_R: Tensor | None,
+    keys_RN: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention, and the logarithms to the base 2, those of a sequence and head together."""
+    out_RND, log_L = _new(qkv_RND, heads)
+    tensors = [qkv_RND.contiguous(), out_RND, log_L]
+    _launch("forward", tensors, heads, across, width, first_B, real_R, keys_RN, keep=True)
+    return out_RND, log_L
+
+
+def _new(qkv_RND: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Room for the output and, in half precision, for logarithms; also of short axes: compiled code knows no length."""
+    rows, tokens, size = qkv_RND.shape
+    logs = 0 if qkv_RND.dtype == torch.float32 else rows * tokens * heads
+    return qkv_RND.new_empty(rows, tokens, size // 3), qkv_RND.new_empty(logs, dtype=torch.float32)
+
+
+@attend_and_keep.register_fake
+def _(qkv_RND: Tensor, heads: int, *layout: Any) -> tuple[Tensor, Tensor]:
+    return _new(qkv_RND, heads)
 
 
 @torch.library.custom_op("cerebro_eeg::short_axis_attention_backward", mutates_args=())
 def attend_backward(
     qkv_RND: Tensor,
     d_out_RND: Tensor,
+    log_L: Tensor,
     heads: int,
     across: bool,
     width: int,
@@ -188,14 +257,9 @@ def attend_backward(
 ) -> Tensor:
     """Gradient of packed q, k, v (R, N, 3 D) from that of the output."""
     d_qkv_RND = torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
-    tensors = [qkv_RND.contiguous(), d_out_RND.contiguous(), d_qkv_RND]
-    _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN)
+    tensors = [qkv_RND.contiguous(), d_out_RND.contiguous(), log_L, d_qkv_RND]
+    _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN, keep=True)
     return d_qkv_RND
-
-
-@attend.register_fake
-def _(qkv_RND: Tensor, *layout: Any) -> Tensor:
-    return qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
 
 
 @attend_backward.register_fake
@@ -203,21 +267,24 @@ def _(qkv_RND: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     qkv_RND, ctx.heads, ctx.across, ctx.width, first_B, real_R, keys_RN = inputs
-    ctx.save_for_backward(qkv_RND, first_B, real_R, keys_RN)
+    ctx.set_materialize_grads(False)  # nobody outside has the logarithms: no zeros for their gradient
+    ctx.save_for_backward(qkv_RND, output[1], first_B, real_R, keys_RN)
 
 
-def _gradient(ctx: Any, d_out_RND: Tensor) -> tuple[Tensor | None, ...]:
-    qkv_RND, *layout = ctx.saved_tensors
-    d_qkv_RND = attend_backward(qkv_RND, d_out_RND, ctx.heads, ctx.across, ctx.width, *layout)
+def _gradient(ctx: Any, d_out_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    qkv_RND, log_L, *layout = ctx.saved_tensors
+    d_qkv_RND = attend_backward(qkv_RND, d_out_RND, log_L, ctx.heads, ctx.across, ctx.width, *layout)
     return d_qkv_RND, None, None, None, None, None, None
 
 
-attend.register_autograd(_gradient, setup_context=_keep)
+attend_and_keep.register_autograd(_gradient, setup_context=_keep)
 
 
-@register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention)
+@register_flop_formula(
+    [torch.ops.cerebro_eeg.short_axis_attention, torch.ops.cerebro_eeg.short_axis_attention_and_logs]
+)
 def _flops(qkv_shape: torch.Size, heads: int, across: bool, width: int, *layout: Any, out_shape: Any = None) -> int:
     """Of two products over all pairs of tokens that meet, for torch's counter; as if all windows were the widest."""
     rows, tokens, size = qkv_shape
@@ -228,6 +295,7 @@ def _flops(qkv_shape: torch.Size, heads: int, across: bool, width: int, *layout:
 def _backward_flops(
     qkv_shape: torch.Size,
     d_out_shape: torch.Size,
+    log_shape: torch.Size,
     heads: int,
     across: bool,
     width: int,
@@ -247,6 +315,7 @@ def _launch(
     first_B: Tensor | None,
     real_R: Tensor | None,
     keys_RN: Tensor | None,
+    keep: bool = False,
 ) -> None:
     qkv_RND = tensors[0]
     if qkv_RND.numel() == 0:
@@ -260,9 +329,9 @@ def _launch(
         )
 
     rows, tokens = qkv_RND.shape[:2]
-    dim = qkv_RND.shape[2] // (3 * heads)
+    dim, length = qkv_RND.shape[2] // (3 * heads), width if across else tokens
     exact = qkv_RND.dtype == torch.float32
-    t = tile(width if across else tokens, heads, dim, kernel == "backward", exact)
+    t = tile(length, heads, dim, kernel == "backward", exact)
     if across:
         sequences = rows // width if first_B is None else len(first_B) - 1
         bunches = sequences * -(-tokens // t.pack)
@@ -270,7 +339,7 @@ def _launch(
         sequences = rows
         bunches = -(-rows // t.pack)
     programs = bunches * (heads // t.group)
-    turns = t.turns if programs >= t.turns * FILLING else 1
+    turns = t.turns if programs * t.warps >= t.turns * FILLING else 1
     with torch.cuda.device_of(qkv_RND):  # Triton launches on the current device
         getattr(kernels, kernel)[(programs // turns,)](
             *tensors,
@@ -285,6 +354,7 @@ def _launch(
             RAGGED=across and first_B is not None,
             REAL=real_R is not None,
             KEYS=keys_RN is not None,
+            KEEP=keep and keeps(qkv_RND, length),
             HEADS=heads,
             E=dim,
             BLOCK_E=t.dim,
