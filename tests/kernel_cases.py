@@ -715,6 +715,37 @@ def test_nothing():
         check(counts, tokens, 2, 16, HALF, across=False)
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_logarithms_of_sums_are_kept(across):
+    """Sequence by sequence, those of a head together; a query that sees nothing has 0."""
+    torch.manual_seed(0)
+    counts, tokens, heads = ([20, 0, 17], 3, 3) if across else ([5], 20, 3)
+    rows = sum(counts)
+    qkv = torch.randn(rows, tokens, 3, heads, 16).to(HALF)
+    real = torch.arange(rows) != 4
+    first = torch.tensor([0, *counts]).cumsum(0) if across else None
+    _, logs = short_axis.attend_and_keep(qkv.flatten(2), heads, across, max(counts), first, real, None)
+    q, k = qkv.double()[:, :, 0], qkv.double()[:, :, 1]
+    wanted = []
+    for start, count in zip([0, 20, 20] if across else range(rows), counts if across else [1] * rows, strict=True):
+        window = slice(start, start + count)
+        q_SHPE, k_SHPE = (x[window].permute(1, 2, 0, 3) if across else x[window].transpose(1, 2) for x in (q, k))
+        seen = real[window] if across else real[window].expand(tokens)
+        scores = (q_SHPE * seen[:, None]) @ k_SHPE.mT / 4  # what is no channel asks nothing
+        logs_SHP = scores[..., seen].logsumexp(-1) / math.log(2) if seen.any() else scores.sum(-1) * 0
+        wanted.append(logs_SHP.flatten())
+    torch.testing.assert_close(logs.double(), torch.cat(wanted).double(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "length"), [(torch.float32, 20), (HALF, 16)])
+def test_logarithms_that_are_not_kept(dtype, length):
+    """Exact without, or bound by memory."""
+    qkv = torch.randn(2, length, 96).to(dtype)
+    assert not short_axis.keeps(qkv, length)
+    assert short_axis.keeps(qkv.to(HALF), 17)
+    assert (short_axis.attend_and_keep(qkv, 2, False, 2, None, None, None)[1].numel() == 0) == (dtype != HALF)
+
+
 def test_memory_that_is_not_contiguous():
     qkv = torch.randn(3, 96, 5, dtype=HALF).transpose(1, 2).requires_grad_()
     out = short_axis.attend(qkv, 2, False, 3)
