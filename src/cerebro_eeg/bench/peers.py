@@ -96,14 +96,20 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
     inference = take_turns(
         {label: infer(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
     )
-    say("inference: done")
+    say(describe("inference", inference, windows))
     training = take_turns(
         {label: train(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
     )
-    say("training: done")
+    say(describe("training", training, windows))
     failing += [(f"{label}, inference", error) for label, error in inference.failing.items()]
     failing += [(f"{label}, training", error) for label, error in training.failing.items()]
     return [table(options, entries, windows, device, inference, training, failing)]
+
+
+def describe(what: str, turns: Turns, windows: int) -> str:
+    """What one part found: the other may take minutes to compile."""
+    rates = (f"{label} {windows / timing.seconds:,.1f}" for label, timing in turns.timings.items())
+    return f"{what}, windows/s: {'; '.join(rates)}"
 
 
 def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.device) -> Entry:
