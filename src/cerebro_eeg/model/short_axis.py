@@ -27,6 +27,8 @@ TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
 FILLING = 2048
 """Warps that keep a GPU busy; where programs of several turns had fewer, each takes one, by the same arithmetic."""
+KEPT = 16
+"""Axes of up to so many tokens cost but reading and writing: there, no logarithms are written or read."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
@@ -136,7 +138,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 48:
         queries = 16
         group = 2 if block == 16 and not backward else 1
-        turns = 4 if backward else 3  # more, and pieces of memory leave the cache before the last head has read its own
+        turns = 4 if backward else 3  # more are slower: lines of memory may leave the cache in between
     elif size == 64:
         turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
@@ -162,11 +164,6 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first)
 
 
-def keeps(qkv_RND: Tensor, length: int) -> bool:
-    """Whether logarithms are kept: not in float32, exact without; nor for axes that cost but reading and writing."""
-    return qkv_RND.dtype != torch.float32 and length > 16
-
-
 def _power(n: int) -> int:
     """The next power of two."""
     return 1 << max(0, n - 1).bit_length()
@@ -187,13 +184,11 @@ def attend(
     most as many. ``real_R``: rows that are not pads; a pad looks at nothing and gives zeros. ``keys_RN``: tokens that
     may be looked at. A token that may look at nothing gives zeros, with zero gradient.
     """
-    if not torch.is_grad_enabled():
-        return attend_only(qkv_RND, heads, across, width, first_B, real_R, keys_RN)
-    return attend_and_keep(qkv_RND, heads, across, width, first_B, real_R, keys_RN)[0]
+    return attend_op(qkv_RND, heads, across, width, first_B, real_R, keys_RN, torch.is_grad_enabled())[0]
 
 
 @torch.library.custom_op("cerebro_eeg::short_axis_attention", mutates_args=())
-def attend_only(
+def attend_op(
     qkv_RND: Tensor,
     heads: int,
     across: bool,
@@ -201,46 +196,27 @@ def attend_only(
     first_B: Tensor | None,
     real_R: Tensor | None,
     keys_RN: Tensor | None,
-) -> Tensor:
-    """Attention without a gradient: nothing is kept."""
-    out_RND = qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
-    tensors = [qkv_RND.contiguous(), out_RND, out_RND]
-    _launch("forward", tensors, heads, across, width, first_B, real_R, keys_RN)
-    return out_RND
-
-
-@attend_only.register_fake
-def _(qkv_RND: Tensor, *layout: Any) -> Tensor:
-    return qkv_RND.new_empty(*qkv_RND.shape[:2], qkv_RND.shape[2] // 3)
-
-
-@torch.library.custom_op("cerebro_eeg::short_axis_attention_and_logs", mutates_args=())
-def attend_and_keep(
-    qkv_RND: Tensor,
-    heads: int,
-    across: bool,
-    width: int,
-    first_B: Tensor | None,
-    real_R: Tensor | None,
-    keys_RN: Tensor | None,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and the logarithms to the base 2, those of a sequence and head together."""
-    out_RND, log_L = _new(qkv_RND, heads)
-    tensors = [qkv_RND.contiguous(), out_RND, log_L]
-    _launch("forward", tensors, heads, across, width, first_B, real_R, keys_RN, keep=True)
+    """Attention, and, where they are to be kept, logarithms to the base 2, those of a sequence and head together."""
+    out_RND, log_L = _new(qkv_RND, heads, keep)
+    _launch("forward", [qkv_RND.contiguous(), out_RND, log_L], heads, across, width, first_B, real_R, keys_RN)
     return out_RND, log_L
 
 
-def _new(qkv_RND: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Room for the output and, in half precision, for logarithms; also of short axes: compiled code knows no length."""
+def _new(qkv_RND: Tensor, heads: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """Room for the output and for logarithms, also for those of short axes: compiled code knows no length.
+
+    There are none in float32, which is exact without.
+    """
     rows, tokens, size = qkv_RND.shape
-    logs = 0 if qkv_RND.dtype == torch.float32 else rows * tokens * heads
+    logs = rows * tokens * heads if keep and qkv_RND.dtype != torch.float32 else 0
     return qkv_RND.new_empty(rows, tokens, size // 3), qkv_RND.new_empty(logs, dtype=torch.float32)
 
 
-@attend_and_keep.register_fake
-def _(qkv_RND: Tensor, heads: int, *layout: Any) -> tuple[Tensor, Tensor]:
-    return _new(qkv_RND, heads)
+@attend_op.register_fake
+def _(qkv_RND: Tensor, heads: int, *others: Any) -> tuple[Tensor, Tensor]:
+    return _new(qkv_RND, heads, others[-1])
 
 
 @torch.library.custom_op("cerebro_eeg::short_axis_attention_backward", mutates_args=())
@@ -258,7 +234,7 @@ def attend_backward(
     """Gradient of packed q, k, v (R, N, 3 D) from that of the output."""
     d_qkv_RND = torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
     tensors = [qkv_RND.contiguous(), d_out_RND.contiguous(), log_L, d_qkv_RND]
-    _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN, keep=True)
+    _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN)
     return d_qkv_RND
 
 
@@ -268,7 +244,7 @@ def _(qkv_RND: Tensor, *others: Any) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv_RND, ctx.heads, ctx.across, ctx.width, first_B, real_R, keys_RN = inputs
+    qkv_RND, ctx.heads, ctx.across, ctx.width, first_B, real_R, keys_RN, _ = inputs
     ctx.set_materialize_grads(False)  # nobody outside has the logarithms: no zeros for their gradient
     ctx.save_for_backward(qkv_RND, output[1], first_B, real_R, keys_RN)
 
@@ -276,15 +252,13 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _gradient(ctx: Any, d_out_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     qkv_RND, log_L, *layout = ctx.saved_tensors
     d_qkv_RND = attend_backward(qkv_RND, d_out_RND, log_L, ctx.heads, ctx.across, ctx.width, *layout)
-    return d_qkv_RND, None, None, None, None, None, None
+    return d_qkv_RND, None, None, None, None, None, None, None
 
 
-attend_and_keep.register_autograd(_gradient, setup_context=_keep)
+attend_op.register_autograd(_gradient, setup_context=_keep)
 
 
-@register_flop_formula(
-    [torch.ops.cerebro_eeg.short_axis_attention, torch.ops.cerebro_eeg.short_axis_attention_and_logs]
-)
+@register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention)
 def _flops(qkv_shape: torch.Size, heads: int, across: bool, width: int, *layout: Any, out_shape: Any = None) -> int:
     """Of two products over all pairs of tokens that meet, for torch's counter; as if all windows were the widest."""
     rows, tokens, size = qkv_shape
@@ -315,9 +289,8 @@ def _launch(
     first_B: Tensor | None,
     real_R: Tensor | None,
     keys_RN: Tensor | None,
-    keep: bool = False,
 ) -> None:
-    qkv_RND = tensors[0]
+    qkv_RND, _, log_L = tensors[:3]
     if qkv_RND.numel() == 0:
         return
     from cerebro_eeg.model import kernels
@@ -354,7 +327,7 @@ def _launch(
             RAGGED=across and first_B is not None,
             REAL=real_R is not None,
             KEYS=keys_RN is not None,
-            KEEP=keep and keeps(qkv_RND, length),
+            KEEP=log_L.numel() > 0 and length > KEPT,
             HEADS=heads,
             E=dim,
             BLOCK_E=t.dim,
