@@ -170,9 +170,13 @@ class Peak(NamedTuple):
 
 
 def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> Peak | None:
-    """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts."""
+    """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts.
+
+    It is called once before: cuBLAS asks for its workspace on a stream's first product, whoever needs it.
+    """
     if device.type != "cuda":
         return None
+    call()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)

@@ -70,9 +70,17 @@ def _load(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl
 
 
 @triton.jit
-def _store(start, x, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr):
-    """The reverse of _load."""
+def _store(
+    start, x, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr,
+    STORED: tl.constexpr,
+):  # fmt: skip
+    """The reverse of _load; a thread writes ``STORED`` numbers at once, as many as it can where that is 0.
+
+    Four lie close enough together to be swapped within a warp; for eight, the numbers pass through shared memory.
+    """
     x_SE = tl.arange(0, GROUP * BLOCK_E)[None, :]
+    if STORED > 0:
+        x_SE = tl.max_contiguous(x_SE, [1, STORED])
     x = x.to(start.dtype.element_ty)
     if GROUP > 1:
         x = tl.reshape(tl.permute(x, (1, 0, 2)), (place_S.shape[0], GROUP * BLOCK_E))
@@ -334,7 +342,7 @@ def _attend(
             o_GQE = tl.dot(low_GQT, v[i], o_GQE)
         else:
             o_GQE = _more(o_GQE, powers[i].to(q_GQE.dtype), v[i], PRECISION)
-    _store(out, o_GQE * tl.expand_dims(share_GQ, -1), place_Q, there_Q, D, E, BLOCK_E, GROUP)
+    _store(out, o_GQE * tl.expand_dims(share_GQ, -1), place_Q, there_Q, D, E, BLOCK_E, GROUP, 0)
 
 
 @triton.jit
@@ -343,7 +351,7 @@ def _backward(
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
     HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
-    PRECISION: tl.constexpr, LEAST: tl.constexpr,
+    STORED: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
@@ -369,7 +377,7 @@ def _backward(
             for i in tl.static_range(len(blocks)):
                 dk, dv = _attend_backward(
                     qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, blocks[i], at, scale,
-                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
+                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, STORED, PRECISION,
                 )  # fmt: skip
         else:
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
@@ -379,19 +387,19 @@ def _backward(
                 )  # fmt: skip
                 dk, dv = _attend_backward(
                     qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, block, at, scale,
-                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, PRECISION,
+                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, STORED, PRECISION,
                 )  # fmt: skip
         late = 1.0 if EARLY else scale
         for i in tl.static_range(len(at[0])):
-            _store(d_qkv + column + D, dk[i] * late, at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP)
-            _store(d_qkv + column + 2 * D, dv[i], at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP)
+            _store(d_qkv + column + D, dk[i] * late, at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP, STORED)
+            _store(d_qkv + column + 2 * D, dv[i], at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP, STORED)
 
 
 @triton.jit
 def _attend_backward(
     q, d_out, logs, head, dq, k, v, dk, dv, block, at, scale, KEEP: tl.constexpr, SEEN: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
-    KEYS_FIRST: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, EARLY: tl.constexpr, STORED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries; those of keys and values, with what it adds to them.
 
@@ -439,7 +447,7 @@ def _attend_backward(
             new_dk += (tl.dot(_first(low, AXIS, -2), q_GQE, dk_GTE),)
             dq_GQE = tl.dot(_first(high, AXIS, -1), k[i], dq_GQE)
             dq_GQE = tl.dot(_first(low, AXIS, -1), k[i], dq_GQE)
-    _store(dq, dq_GQE * (1.0 if EARLY else scale), place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP)
+    _store(dq, dq_GQE * (1.0 if EARLY else scale), place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP, STORED)
     return new_dk, new_dv
 
 
@@ -478,7 +486,7 @@ def backward(
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
     HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STORED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; tiles as in the forward pass."""
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
@@ -488,17 +496,17 @@ def backward(
         if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _backward(
                 qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                KEEP, HEADS, E, BLOCK_E, LESS, PACK, LESS, LESS_Q, GROUP, TURNS,
-                KEYS_FIRST and (SLOTS != 48 or BLOCK_E > 16), PRECISION, 0,
+                KEEP, HEADS, E, BLOCK_E, LESS, PACK, LESS, LESS_Q, GROUP, TURNS, KEYS_FIRST, STORED, PRECISION, 0,
             )  # fmt: skip
         else:
             _backward(
                 qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION, LESS,
+                KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, STORED,
+                PRECISION, LESS,
             )  # fmt: skip
     else:
         _backward(
             qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-            KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, PRECISION,
+            KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, STORED, PRECISION,
             0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip

@@ -108,6 +108,8 @@ class Tile:
     warps: int
     keys_first: bool = False
     """Backward, scores stand with keys in rows: fewer registers; else sums over keys stay within a warp."""
+    stored: int = 0
+    """Backward, numbers that a thread writes at once, 0 for as many as it can: see ``kernels._store``."""
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
@@ -129,7 +131,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         group = 4 if block == 16 else 2
         turns = 1 if backward else 3 if block == 16 else 2
     elif size == 32 and length <= 24:
-        turns = 12 if backward else 4
+        turns = (12 if length <= 20 or block > 16 else 4) if backward else 4
         if block == 16 and not backward:
             group, turns, part = 2, 3, 16
     elif size == 32:
@@ -138,7 +140,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 48:
         queries = 16
         group = 2 if block == 16 and not backward else 1
-        turns = 4 if backward else 3  # more are slower: lines of memory may leave the cache in between
+        turns = 6 if length <= 40 else 4 if backward else 3  # too many, and lines of memory leave the L2 cache
     elif size == 64:
         turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
@@ -160,8 +162,9 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         warps = 2 if backward and block == 16 else 4
     elif backward and (size == 128 or block > 32):
         warps = 8
-    keys_first = backward and (size > 128 or size == 48 or (size <= 32 and block > 16))
-    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first)
+    keys_first = backward and (size > 128 or 16 < size <= 48 or (size == 16 and block > 16))
+    stored = 4 if backward and 16 < size <= 48 else 0
+    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first, stored)
 
 
 def _power(n: int) -> int:
@@ -337,7 +340,7 @@ def _launch(
             BLOCK_Q=t.queries,
             GROUP=t.group,
             TURNS=turns,
-            **({"KEYS_FIRST": t.keys_first} if kernel == "backward" else {}),
+            **({"KEYS_FIRST": t.keys_first, "STORED": t.stored} if kernel == "backward" else {}),
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
         )
