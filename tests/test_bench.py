@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cerebro_eeg.bench import __main__ as bare
-from cerebro_eeg.bench import clock, forward, goals, mixed, options, paper, reads, shapes
+from cerebro_eeg.bench import clock, forward, goals, mixed, options, paper, peers, reads, shapes
 from cerebro_eeg.bench.attention import as_row, geometric_mean
 from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
@@ -108,6 +108,18 @@ def test_an_error_that_leaves_the_gpu_unusable_is_raised():
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
         take_turns({"bad": broken}, 1, clock.on_host)
+
+
+def test_every_error_of_cuda_speaks_of_assertions_and_few_are_final():
+    def refused():
+        raise RuntimeError(
+            "CUDA error: invalid argument\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+        )
+
+    turns = take_turns({"refused": refused}, 1, clock.on_host)
+    assert turns.failing == {"refused": "RuntimeError: CUDA error: invalid argument"}
+    with pytest.raises(RuntimeError, match="triggered"):
+        clock.failure(RuntimeError("CUDA error: device-side assert triggered\nand more"))
 
 
 @pytest.mark.parametrize("timer", [clock.on_host, clock.of_all_threads, clock.of_this_thread])
@@ -349,7 +361,7 @@ TINY = {
     },
     options.Prepare: {"minutes": 0.5, "cases": ("2x250",)},
     options.Cpu: {"preset": "tiny", "channels": (19, 2), "seconds": 1.0, "gemm": (16,)},
-    options.Peers: {"channels": 2, "seconds": 1.0, "windows": 1, "preset": "tiny"},
+    options.Peers: {"channels": 2, "seconds": 1.0, "windows": 1, "preset": "tiny", "gemm": (64,)},
 }
 FILES = {
     options.Forward: ["forward-square", "forward-64", "forward-2"],
@@ -400,6 +412,25 @@ def test_peers_without_braindecode_are_listed(folder, monkeypatch):
     ((table, _),) = run(tiny(options.Peers), folder, print)
     assert [row[0] for row in table.rows] == ["CEReBrO"]
     assert sum("fails" in note for note in table.notes) == 7
+
+
+def test_peers_have_flops_and_ours_a_ceiling(folder):
+    given = dataclasses.replace(tiny(options.Peers), without=tuple(peers.PEERS))
+    ((table, _),) = run(given, folder, print)
+    (row,) = table.rows
+    flops = cost(preset("tiny").model, 2, 256).flops
+    assert row[list(table.columns).index("gflop")] == flops / 1e9
+    rates = re.fullmatch(r"ceiling: GEMM ([\d.e+]+) GFLOP/s; .* take ([\d,]+) .* and ([\d,]+) in .*", table.notes[1])
+    peak, inference, training = (float(number.replace(",", "")) for number in rates.groups())
+    assert inference == pytest.approx(peak * 1e9 / flops, rel=0.01)
+    assert training == pytest.approx(inference / 3, rel=0.01)
+
+
+def test_flops_of_layers_that_torch_fuses_are_counted():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    with torch.no_grad():
+        found = peers.count_flops(lambda: layer(torch.zeros(1, 5, 16)))
+    assert found == 2 * 5 * 16 * (3 * 16 + 16 + 2 * 32) + 2 * 2 * 5 * 5 * 16
 
 
 def test_prepare_without_mne_lists_it(folder, monkeypatch):

@@ -88,14 +88,14 @@ def take_turns(rivals: Mapping[str, Call], rounds: int, clock: Clock, repeats: i
 
 def failure(error: Exception) -> str:
     """The first line of what went wrong; an error after which the GPU cannot be used any more is raised again."""
-    text = f"{type(error).__name__}: {error}"
-    if "illegal memory access" in text or "device-side assert" in text:
+    line = f"{type(error).__name__}: {error}".splitlines()[0]  # of CUDA's errors, the others speak of assertions always
+    if "illegal memory access" in line or "device-side assert" in line:
         raise error
     error.__traceback__ = None  # its frames hold the tensors of a rival that ran out of memory
     if isinstance(error, torch.OutOfMemoryError):
         gc.collect()
         torch.cuda.empty_cache()
-    return " ".join(text.splitlines()[0].split())[:160]
+    return " ".join(line.split())[:160]
 
 
 def on_host(call: Call, repeats: int) -> float:

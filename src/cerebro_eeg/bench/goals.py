@@ -76,7 +76,12 @@ PARTS: dict[str, Callable[[str], Options]] = {
     "forward": lambda device: Forward(device=device),
     "latency": lambda device: Latency(device=device),
     "mixed": lambda device: Mixed(device=device),
-    "peers": lambda device: Peers(device=device, compiled=("CEReBrO", "CBraMod", "LUNA")),
+    "peers": lambda device: Peers(
+        device=device,
+        windows=0 if device == "cpu" else 2048,
+        compiled=("CEReBrO", "CBraMod", "LUNA"),
+        without=("EEGNet", "BIOT", "LaBraM", "EEGPT", "BENDR"),
+    ),
     "shapes": lambda device: Attention(device=device, shapes=2000),
     "cpu": lambda device: Cpu(),
 }

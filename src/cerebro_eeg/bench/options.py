@@ -255,6 +255,8 @@ class Peers(Timed):
     """Models that are also compiled, such as CEReBrO CBraMod LUNA."""
     without: tuple[str, ...] = ()
     """Models to leave out."""
+    gemm: tuple[int, ...] = ()
+    """Square products that the GEMM rate is the best of; by default those of train on a GPU, of cpu on a CPU."""
     device: str = "auto"
     """cuda, cpu or auto."""
 

@@ -3,23 +3,31 @@
 Inference and training (cross-entropy of two classes, fused AdamW) in windows a second, with the parameters beside.
 bf16 autocast on a GPU, fp32 on a CPU, for all alike; ours with our kernels. A model that does not import, build or run
 is listed with its error. A peer is a line in ``PEERS``.
+
+Models cut the same seconds into more or fewer tokens. So beside the rates are the FLOPs of a window's forward pass, and
+what ours could do at best: all its products at the rate of the machine's best GEMM, the rest for nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops
 from cerebro_eeg.bench.clock import Call, Turns, failure, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
-from cerebro_eeg.bench.models import chosen, many_graphs
-from cerebro_eeg.bench.options import Peers
+from cerebro_eeg.bench.models import chosen, config_of, many_graphs, samples_of
+from cerebro_eeg.bench.options import Cpu, Peers, Train
+from cerebro_eeg.bench.roofline import roofline
 from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
 from cerebro_eeg.channels import match
+from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.parts import compile_all
@@ -52,6 +60,7 @@ COLUMNS: dict[str, str | None] = {
     "compiled": "",
     "parameters": ",",
     "hz": "",
+    "gflop": ".3f",
     "windows": "",
     "inference_per_s": ",.1f",
     "inference_times": ".2fx",
@@ -68,7 +77,9 @@ class Entry:
     module: nn.Module
     call: Callable[[], Tensor]
     hz: float
-    parameters: int = field(default=0)
+    parameters: int
+    flops: int
+    """Of one window's forward pass."""
 
 
 def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
@@ -82,6 +93,8 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
         raise ConfigError(f"--channels is {options.channels}; expected at most {len(NAMES)}")
     windows = options.windows or (256 if device.type == "cuda" else 4)
     many_graphs()
+    ceiling = describe_ceiling(options, windows, device)
+    say(ceiling)
     entries: dict[str, Entry] = {}
     failing: list[tuple[str, str]] = []
     for name in [OURS, *PEERS]:
@@ -103,7 +116,25 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
     say(describe("training", training, windows))
     failing += [(f"{label}, inference", error) for label, error in inference.failing.items()]
     failing += [(f"{label}, training", error) for label, error in training.failing.items()]
-    return [table(options, entries, windows, device, inference, training, failing)]
+    return [table(options, entries, windows, device, ceiling, inference, training, failing)]
+
+
+def describe_ceiling(options: Peers, windows: int, device: torch.device) -> str:
+    """What our model could do at best; on a GPU also with products as fast as they are for its width."""
+    config = config_of(options.preset)
+    spent = cost(config, options.channels, samples_of(config, options.seconds))
+    cuda = device.type == "cuda"
+    _, peak = best_gemm(
+        device, torch.bfloat16 if cuda else torch.float32, options.gemm or (Train() if cuda else Cpu()).gemm
+    )
+    text = (
+        f"ceiling: GEMM {in_flops(peak)}; with it ours would take {peak / spent.flops:,.0f} windows/s in inference and "
+        f"{peak / spent.flops / 3:,.0f} in training, 3 times the FLOPs"
+    )
+    if cuda:
+        floor = roofline(config, windows * spent.tokens, device, copy_rate(device, Train().copy))
+        text += f"; roofline of a training step, as in bench train: {windows / floor.seconds:,.0f}"
+    return text
 
 
 def describe(what: str, turns: Turns, windows: int) -> str:
@@ -123,6 +154,7 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         signal = torch.randn(windows, len(names), round(options.seconds * hz), device=device)
         argument: Any = Batch.dense(20 * signal, torch.tensor(match(names).ids))
         more: dict[str, Any] = {}
+        flops = cost(module.config, len(names), signal.shape[-1]).flops
         if compiled:
             compile_all(module)
     else:
@@ -133,10 +165,18 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         module = network(n_outputs=2, n_chans=len(names), n_times=samples, sfreq=peer.sfreq).to(device)
         argument = torch.randn(windows, len(names), samples, device=device)
         more = {"ch_names": names} if peer.by_name else {}
+        flops = count_flops(lambda: module(argument[:1], **more))
         if compiled:
             module.compile()
     parameters = sum(p.numel() for p in module.parameters())
-    return Entry(module, lambda: module(argument, **more), hz, parameters)
+    return Entry(module, lambda: module(argument, **more), hz, parameters, flops)
+
+
+def count_flops(call: Callable[[], Tensor]) -> int:
+    """Of products and convolutions. Torch does not count its fused layers for inference, nor all kinds of attention."""
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
 
 
 def infer(entry: Entry, device: torch.device) -> Call:
@@ -175,6 +215,7 @@ def table(
     entries: dict[str, Entry],
     windows: int,
     device: torch.device,
+    ceiling: str,
     inference: Turns,
     training: Turns,
     failing: list[tuple[str, str]],
@@ -191,15 +232,15 @@ def table(
             found.append(None if best is None else turns.times(label, best))
             spreads += [] if timing is None else [timing.spread]
         name, _, compiled = label.partition(", ")
-        rows.append(
-            [name, "yes" if compiled else "no", entry.parameters, entry.hz, windows, *found, max(spreads, default=None)]
-        )
+        facts = [name, "yes" if compiled else "no", entry.parameters, entry.hz, entry.flops / 1e9, windows]
+        rows.append([*facts, *found, max(spreads, default=None)])
     labels = list(entries)
     series = [
         Series(what, labels, [value if isinstance(value := row[place], float) else None for row in rows])
-        for what, place in (("inference", 5), ("training", 7))
+        for what, place in (("inference", 6), ("training", 8))
     ]
     kind = "bf16" if device.type == "cuda" else "fp32"
     title = f"Peers, {options.channels} channels x {options.seconds:g} s, {windows} windows at once, {kind}"
-    notes = ("times: how many times as long as ours; Hz: each model's own rate", *failing_notes(failing))
+    what = "times: how many times as long as ours; Hz: each model's own rate; GFLOP: a window's forward pass"
+    notes = (what, ceiling, *failing_notes(failing))
     return Table("peers", title, COLUMNS, rows, [Panel("windows/s", "", series)], notes)

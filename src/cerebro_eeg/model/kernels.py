@@ -76,7 +76,7 @@ def _store(
 ):  # fmt: skip
     """The reverse of _load; a thread writes ``STORED`` numbers at once, as many as it can where that is 0.
 
-    Four lie close enough together to be swapped within a warp; for eight, the numbers pass through shared memory.
+    Two lie side by side after a product, four are swapped within a warp; eight pass through shared memory.
     """
     x_SE = tl.arange(0, GROUP * BLOCK_E)[None, :]
     if STORED > 0:

@@ -163,7 +163,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif backward and (size == 128 or block > 32):
         warps = 8
     keys_first = backward and (size > 128 or 16 < size <= 48 or (size == 16 and block > 16))
-    stored = 4 if backward and 16 < size <= 48 else 0
+    stored = {32: 4, 48: 2}.get(size, 0) if backward else 0
     return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first, stored)
 
 
