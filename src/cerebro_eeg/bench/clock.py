@@ -88,7 +88,7 @@ def take_turns(rivals: Mapping[str, Call], rounds: int, clock: Clock, repeats: i
 
 def failure(error: Exception) -> str:
     """The first line of what went wrong; an error after which the GPU cannot be used any more is raised again."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]  # of CUDA's errors, the others speak of assertions always
+    line = f"{type(error).__name__}: {error}".splitlines()[0]  # further lines of every CUDA error name assertions
     if "illegal memory access" in line or "device-side assert" in line:
         raise error
     error.__traceback__ = None  # its frames hold the tensors of a rival that ran out of memory

@@ -121,7 +121,7 @@ def _point(
     found = {}
     for name, timing in turns.timings.items():
         peak = peak_bytes(calls[name], bytes_of(encoders[name]) + batch.signal_RT.nbytes, device)
-        found[name] = (timing.seconds, timing.spread, None if peak is None else peak.held / MIB)
+        found[name] = (timing.seconds, timing.spread, None if peak is None else peak / MIB)
     return found, dict(turns.failing)
 
 

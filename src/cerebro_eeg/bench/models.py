@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 import torch._dynamo
@@ -160,16 +159,7 @@ def bytes_of(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
-class Peak(NamedTuple):
-    """Most memory of a call."""
-
-    asked: int
-    """Bytes that it asked for."""
-    held: int
-    """Bytes of the blocks that it got: the allocator does not cut off a rest of up to 1 MiB."""
-
-
-def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> Peak | None:
+def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> int | None:
     """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts.
 
     It is called once before: cuBLAS asks for its workspace on a stream's first product, whoever needs it.
@@ -180,12 +170,10 @@ def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> Pe
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     call()
     torch.cuda.synchronize(device)
-    after = torch.cuda.memory_stats(device)
-    kinds = ("requested_bytes.all", "allocated_bytes.all")
-    return Peak(*(after[f"{kind}.peak"] - before[f"{kind}.current"] + own for kind in kinds))
+    return torch.cuda.max_memory_allocated(device) - before + own
 
 
 def many_graphs() -> None:

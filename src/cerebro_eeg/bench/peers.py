@@ -165,7 +165,7 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         module = network(n_outputs=2, n_chans=len(names), n_times=samples, sfreq=peer.sfreq).to(device)
         argument = torch.randn(windows, len(names), samples, device=device)
         more = {"ch_names": names} if peer.by_name else {}
-        flops = count_flops(lambda: module(argument[:1], **more))
+        flops = count_flops(lambda: module.eval()(argument[:1], **more))
         if compiled:
             module.compile()
     parameters = sum(p.numel() for p in module.parameters())

@@ -2,8 +2,7 @@
 
 bf16 autocast, blocks compiled for the shape, forward without gradients; on a GPU every rival is replayed as a CUDA
 graph, because a small model would else wait for its launches. Standard attention is computed by the backend that is
-fastest on this shape, and once with its scores in memory. Memory is what was asked for; beside it is what the
-allocator's blocks held.
+fastest on this shape, and once with its scores in memory.
 """
 
 from collections.abc import Callable
@@ -37,7 +36,6 @@ COLUMNS: dict[str, str | None] = {
     "times": ".2fx",
     "mib": ".0f",
     "times_memory": ".2fx",
-    "held_mib": ".0f",
 }
 
 
@@ -74,9 +72,7 @@ def compare(options: Forward, device: torch.device, say: Callable[[str], None]) 
         for name, rival in rivals.items():
             timing, peak, ours = turns.timings.get(name), peaks.get(name), peaks.get("alternating")
             found: list[Cell] = [None, None] if timing is None else [1e3 * timing.seconds, timing.spread]
-            used: list[Cell] = [None, None, None]
-            if peak is not None and ours is not None:
-                used = [peak.asked / MIB, peak.asked / ours.asked, peak.held / MIB]
+            used: list[Cell] = [None, None] if peak is None or not ours else [peak / MIB, peak / ours]
             backend = rival.backend or "torch's choice"
             rows.append([preset, name, backend, *found, turns.times(name, "alternating"), *used])
         del calls

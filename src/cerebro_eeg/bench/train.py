@@ -109,7 +109,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
             found += [1e3 * timing.seconds, timing.spread, windows / timing.seconds, turns.times(label, "ours")]
             found += [flops / timing.seconds / rate for rate in (peak, kept)]
             found.append(1e3 * floor.seconds if rival.attention == "alternating" else None)
-            rows.append([*found, None if used is None else used.held / MIB])
+            rows.append([*found, None if used is None else used / MIB])
         del steps, batch
     return [table(options, rows, [f"ceilings: {ceilings}; times: over ours", *notes, *failing_notes(failures)])]
 

@@ -140,7 +140,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 48:
         queries = 16
         group = 2 if block == 16 and not backward else 1
-        turns = 6 if length <= 40 else 4 if backward else 3  # too many, and lines of memory leave the L2 cache
+        turns = 6 if length <= 40 else 4 if backward else 3  # more are slower: lines of memory may leave the L2 cache
     elif size == 64:
         turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
