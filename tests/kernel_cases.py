@@ -614,6 +614,15 @@ def test_an_axis_in_parts_or_not(dim):
     check([36, 33, 32, 7], 1, 1, dim, HALF, across=True)
 
 
+@pytest.mark.parametrize("dim", [40, 48])
+@pytest.mark.parametrize("length", [20, 40])
+def test_heads_in_two_pieces(length, dim):
+    """Columns that are no power of two lie in two pieces backward, the second of which may not be full."""
+    assert short_axis.tile(length, 2, dim, backward=True, exact=False).rest == 16
+    check([3], length, 2, dim, HALF, across=False)
+    check([length, length - 1, 17, 2], 3, 2, dim, HALF, across=True)
+
+
 @pytest.mark.parametrize(("length", "dim"), [(65, 16), (100, 128), (200, 48), (256, 16)])
 def test_axes_in_several_blocks_of_queries(length, dim):
     check([1], length, 1, dim, HALF, across=False)

@@ -209,9 +209,13 @@ def test_tiles_hold_the_axis():
                     assert t.slots * t.pack % t.part == 0
                     assert t.part & (t.part - 1) == 0
                     assert t.slots != 48 or length > 32  # the kernels do not look which of the first 32 are there
-                    assert dim <= t.dim
+                    assert dim <= t.dim + t.rest < max(17, 2 * dim)
+                    assert t.rest < t.dim
+                    assert t.rest == 0 or (backward and t.warps == 1 and t.slots in (32, 48))
                     assert 12 % (t.group * t.turns) == 0
                     assert t.group == 1 or t.dim == dim
+                    assert not t.in_registers or (t.keys_first and t.warps == t.group == 1)
+                    assert not t.in_registers or t.part == t.queries in (16, 32)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
@@ -534,10 +538,15 @@ def on_hopper():
         (20, 16, torch.bfloat16),
         (20, 16, torch.float16),
         (20, 16, torch.float32),
+        (20, 48, torch.bfloat16),
+        (20, 64, torch.bfloat16),
+        (20, 128, torch.bfloat16),
+        (24, 40, torch.float16),
         (32, 48, torch.bfloat16),
         (36, 16, torch.bfloat16),
         (36, 32, torch.bfloat16),
         (36, 48, torch.float16),
+        (36, 48, torch.bfloat16),
         (48, 64, torch.bfloat16),
         (36, 64, torch.float32),
         (64, 16, torch.bfloat16),
@@ -556,7 +565,8 @@ def test_cuda_short_axes(length, dim, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("length", "dim"), [(5, 16), (16, 48), (20, 16), (20, 64), (32, 16), (32, 48), (40, 16), (64, 64)]
+    ("length", "dim"),
+    [(5, 16), (16, 48), (20, 16), (20, 48), (20, 64), (32, 16), (32, 48), (36, 48), (40, 16), (64, 64)],
 )
 def test_cuda_heads_one_after_the_other(length, dim, dtype, monkeypatch):
     check_turns(length, 12, dim, dtype, monkeypatch, device="cuda")

@@ -7,7 +7,8 @@ and reads the next heads meanwhile; where a sequence is shorter than the smalles
 sequences share a tile and a mask keeps them apart. The sides of what lies on chip are powers of two, so the keys of a
 tile may lie in several *parts* of ``PART`` slots: three of 16 make a tile of 48. Tuples hold what there is for each.
 Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
-memory. The backward pass computes the scores again instead of keeping them; what may be kept is the logarithm (to the
+memory. Columns of a head lie in one piece or two: 48 are 32 and 16. The backward pass computes the scores again instead
+of keeping them; what may be kept is the logarithm (to the
 base 2) of each query's sum of exponentials, which makes its weights 2^(c q k - log). No atomics: the same inputs give
 the same bits. ``short_axis.py`` chooses the constants and launches.
 
@@ -23,6 +24,16 @@ COUNTS = ["tokens", "width", "sequences"]  # no code of its own for a number tha
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LOG2E = tl.constexpr(1.4426950408889634)
 SHORT = tl.constexpr(8)  # tokens of an axis whose weights are few enough for their rounding to be seen
+
+
+def _turning(registers: int) -> tuple[str, str]:
+    """Assembly that turns square scores of so many registers, and its operands."""
+    swapped = {4: (0, 2, 1, 3), 16: tuple(8 * (i >> 2 & 1) + 4 * (i >> 3) + (0, 2, 1, 3)[i & 3] for i in range(16))}
+    turns = (f"movmatrix.sync.aligned.m8n8.trans.b16 ${i}, ${registers + j};" for i, j in enumerate(swapped[registers]))
+    return " ".join(turns), ",".join(["=&r"] * registers + ["r"] * registers)
+
+
+TURN_16, TURN_32 = tl.constexpr(_turning(4)), tl.constexpr(_turning(16))
 
 
 @triton.jit
@@ -45,23 +56,32 @@ def _place(
     bunch, slot_S, first, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, SLOTS: tl.constexpr,
     PACK: tl.constexpr,
 ):  # fmt: skip
-    """Row and place of every slot's token, in 64 bit, and whether there is a token; for a bunch of PACK sequences."""
+    """Row and place of every slot's token, counted from the bunch's first ones, and whether there is a token."""
     at_S, part_S = slot_S, tl.zeros_like(slot_S)
     if PACK > 1:
         at_S, part_S = slot_S % SLOTS, slot_S // SLOTS
     row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     if ACROSS:
-        row_S, token_S = row + at_S, token + part_S
-        there_S = (at_S < length) & (token_S < tokens)
+        return at_S, at_S * tokens + part_S, (at_S < length) & (token + part_S < tokens)
     else:
-        row_S, token_S = row + part_S, at_S
-        there_S = (row_S < sequences) & (at_S < tokens)
-    return row_S, row_S * tokens + token_S, there_S
+        return part_S, part_S * tokens + at_S, (row + part_S < sequences) & (at_S < tokens)
 
 
 @triton.jit
-def _load(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr):
-    """The tokens of all slots, (G, S, E); heads that lie side by side are read in one piece."""
+def _load(
+    start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """The tokens of all slots, their columns in one piece or two, (G, S, E) each."""
+    x = (_load_piece(start, place_S, there_S, D, E if REST == 0 else BLOCK_E, BLOCK_E, GROUP),)
+    if REST > 0:
+        x += (_load_piece(start + BLOCK_E, place_S, there_S, D, E - BLOCK_E, REST, GROUP),)
+    return x
+
+
+@triton.jit
+def _load_piece(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr):
+    """Heads that lie side by side are read at once."""
     x_SE = tl.arange(0, GROUP * BLOCK_E)[None, :]
     x = tl.load(start + (place_S * D)[:, None] + x_SE, there_S[:, None] & (x_SE < GROUP * E), 0.0)
     if GROUP > 1:
@@ -70,11 +90,33 @@ def _load(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl
 
 
 @triton.jit
+def _zeros(like):
+    """Sums to begin with, for each piece of columns."""
+    sums = ()
+    for j in tl.static_range(len(like)):
+        sums += (tl.zeros(like[j].shape, tl.float32),)
+    return sums
+
+
+@triton.jit
 def _store(
+    start, x, factor, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr,
+    GROUP: tl.constexpr, STORED: tl.constexpr,
+):  # fmt: skip
+    """The reverse of _load, times a factor."""
+    _store_piece(
+        start, x[0] * factor, place_S, there_S, D, E if REST == 0 else BLOCK_E, BLOCK_E, GROUP, STORED
+    )  # fmt: skip
+    if REST > 0:
+        _store_piece(start + BLOCK_E, x[1] * factor, place_S, there_S, D, E - BLOCK_E, REST, GROUP, STORED)
+
+
+@triton.jit
+def _store_piece(
     start, x, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr,
     STORED: tl.constexpr,
 ):  # fmt: skip
-    """The reverse of _load; a thread writes ``STORED`` numbers at once, as many as it can where that is 0.
+    """A thread writes ``STORED`` numbers at once, as many as it can where that is 0.
 
     Two lie side by side after a product, four are swapped within a warp; eight pass through shared memory.
     """
@@ -94,9 +136,31 @@ def _turn(x):
 
 
 @triton.jit
-def _first(x, AXIS: tl.constexpr, WANTED: tl.constexpr):
+def _turn_in_registers(x):
+    """The same for the 16 x 16 or 32 x 32 scores of one warp, without shared memory.
+
+    Of each 8 x 8 numbers of a product, lane 4 i + j holds those at (i, 2 j) and (i, 2 j + 1) in one register, and
+    ``movmatrix`` turns them. Registers go through 16 x 16 numbers by rows, then columns, then over the 16 x 16 by
+    columns, then rows; so outputs below are inputs with rows and columns exchanged. Triton knows nothing of this: to it
+    every number stays where it is. ``tests/test_turning.py`` looks at its layouts.
+    """
+    if INTERPRETED:
+        return tl.trans(x)
+    elif x.shape[0] == 16:
+        return tl.inline_asm_elementwise(TURN_16[0], TURN_16[1], [x], x.dtype, is_pure=True, pack=8)
+    else:
+        return tl.inline_asm_elementwise(TURN_32[0], TURN_32[1], [x], x.dtype, is_pure=True, pack=32)
+
+
+@triton.jit
+def _first(parts, AXIS: tl.constexpr, WANTED: tl.constexpr, IN_REGISTERS: tl.constexpr):
     """Scores whose keys lie along ``AXIS``, with keys along the one that is wanted."""
-    return x if AXIS == WANTED else _turn(x)
+    if AXIS == WANTED:
+        return parts
+    turned = ()
+    for i in tl.static_range(len(parts)):
+        turned += (_turn_in_registers(parts[i]) if IN_REGISTERS else _turn(parts[i]),)
+    return turned
 
 
 @triton.jit
@@ -115,10 +179,11 @@ def _dot(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _products(queries, keys, AXIS: tl.constexpr, PRECISION: tl.constexpr):
     """Of every query and every key, which lie along ``AXIS``."""
-    if AXIS == -1:
-        return _dot(queries, _turn(keys), PRECISION)
-    else:
-        return _dot(keys, _turn(queries), PRECISION)
+    a, b = (queries, keys) if AXIS == -1 else (keys, queries)
+    s = _dot(a[0], _turn(b[0]), PRECISION)
+    for j in tl.static_range(1, len(a)):
+        s = _more(s, a[j], _turn(b[j]), PRECISION)
+    return s
 
 
 @triton.jit
@@ -128,6 +193,23 @@ def _more(sums, a, b, PRECISION: tl.constexpr):
         return sums + _dot(a, b, PRECISION)
     else:
         return tl.dot(a, b, sums)
+
+
+@triton.jit
+def _added(sums, weights, x, PRECISION: tl.constexpr):
+    """Sums and weights x; weights may come in parts that add up."""
+    for i in tl.static_range(len(weights)):
+        sums = _more(sums, weights[i], x, PRECISION)
+    return sums
+
+
+@triton.jit
+def _add(sums, weights, x, PRECISION: tl.constexpr):
+    """The same for each piece of columns."""
+    more = ()
+    for j in tl.static_range(len(x)):
+        more += (_added(sums[j], weights, x[j], PRECISION),)
+    return more
 
 
 @triton.jit
@@ -215,6 +297,15 @@ def _halves(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def _weights(p, dtype: tl.constexpr, SLOTS: tl.constexpr, PRECISION: tl.constexpr):
+    """What a product takes: rounded, or in two halves where they are few enough for their rounding to be seen."""
+    if SLOTS <= SHORT and PRECISION != "ieee":
+        return _halves(p, dtype)
+    else:
+        return (p.to(dtype),)
+
+
+@triton.jit
 def _keys(
     bunch, first, real, keys, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
     KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr, LEAST: tl.constexpr,
@@ -223,16 +314,17 @@ def _keys(
 
     ``LEAST`` tokens are there for certain, which saves a mask; 0 where there may be none.
     """
+    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     slot, place, there, used, hidden = (), (), (), (), ()
     for i in tl.static_range(SLOTS * PACK // PART):
         slot_T = i * PART + tl.arange(0, PART)
         row_T, place_T, there_T = _place(bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
         real_T = there_T
         if REAL:
-            real_T = there_T & (tl.load(real + row_T, there_T, 0) != 0)
+            real_T = there_T & (tl.load(real + row + row_T, there_T, 0) != 0)
         seen_T = real_T
         if KEYS:
-            seen_T = real_T & (tl.load(keys + place_T, real_T, 0) != 0)
+            seen_T = real_T & (tl.load(keys + row * tokens + token + place_T, real_T, 0) != 0)
         if (i + 1) * PART <= LEAST and not REAL and not KEYS:
             hidden_T = tl.zeros((PART,), tl.float32)
         else:
@@ -251,12 +343,12 @@ def _queries(
     HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr,
 ):  # fmt: skip
     """The same of a block of queries, which nothing hides; and where their logarithms are: those of a head together."""
+    row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     slot_Q = query + tl.arange(0, Q)
     row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
     real_Q = there_Q
     if REAL:
-        real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
-    row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
+        real_Q = there_Q & (tl.load(real + row + row_Q, there_Q, 0) != 0)
     log_Q = (row * tokens + token * length) * HEADS + (slot_Q // SLOTS * (HEADS * length) + slot_Q % SLOTS)
     return slot_Q, place_Q, there_Q, real_Q, log_Q, length
 
@@ -291,6 +383,9 @@ def _forward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
+    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
+    qkv += (row * tokens + token) * (3 * D)
+    out += (row * tokens + token) * D
     at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     if WRITTEN_OUT:
@@ -300,8 +395,8 @@ def _forward(
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
-            k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
-            v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
+            k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, 0, GROUP),)
+            v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, 0, GROUP),)
         if WRITTEN_OUT:
             for i in tl.static_range(len(blocks)):
                 _attend(
@@ -328,127 +423,158 @@ def _attend(
 ):  # fmt: skip
     """Outputs of a block of queries."""
     slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
-    q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
+    q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, 0, GROUP)
     powers, share_GQ, log_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, -1, SEEN, SLOTS, PACK, PRECISION)
     if KEEP:
         tl.store(_logs_at(logs, head, log_Q, length, GROUP), log_GQ, there_Q)
     if REAL:
         share_GQ = tl.where(real_Q, share_GQ, 0.0)
-    o_GQE = tl.zeros(q_GQE.shape, tl.float32)
+    o_GQE = _zeros(q_GQE)
     for i in tl.static_range(len(k)):
-        if SLOTS <= SHORT and PRECISION != "ieee":
-            high_GQT, low_GQT = _halves(powers[i], q_GQE.dtype)
-            o_GQE = tl.dot(high_GQT, v[i], o_GQE)
-            o_GQE = tl.dot(low_GQT, v[i], o_GQE)
-        else:
-            o_GQE = _more(o_GQE, powers[i].to(q_GQE.dtype), v[i], PRECISION)
-    _store(out, o_GQE * tl.expand_dims(share_GQ, -1), place_Q, there_Q, D, E, BLOCK_E, GROUP, 0)
+        o_GQE = _add(o_GQE, _weights(powers[i], q_GQE[0].dtype, SLOTS, PRECISION), v[i], PRECISION)
+    _store(out, o_GQE, tl.expand_dims(share_GQ, -1), place_Q, there_Q, D, E, BLOCK_E, 0, GROUP, 0)
 
 
 @triton.jit
 def _backward(
     qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
-    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
-    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
-    STORED: tl.constexpr, PRECISION: tl.constexpr, LEAST: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr, SLOTS: tl.constexpr,
+    PACK: tl.constexpr, PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr, PRECISION: tl.constexpr,
+    LEAST: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
     SEEN: tl.constexpr = LEAST > 0 and not REAL and not KEYS
     EARLY: tl.constexpr = qkv.dtype.element_ty == tl.bfloat16  # fp16 would lose small gradients
+    AXIS: tl.constexpr = -2 if KEYS_FIRST else -1
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
+    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
+    qkv += (row * tokens + token) * (3 * D)
+    d_qkv += (row * tokens + token) * (3 * D)
+    d_out += (row * tokens + token) * D
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
-    if WRITTEN_OUT:
-        blocks = _blocks(
-            bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
+    late = 1.0 if EARLY else scale
+    STAGES: tl.constexpr = 3 if TURNS > 1 else 1
+    SCARCE: tl.constexpr = SLOTS == 48 and REST > 0  # registers: places are computed again in every turn
+    for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=STAGES, disable_licm=SCARCE):
+        at = _keys(
+            bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST
         )
-    for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
-        k, v, dk, dv = (), (), (), ()
-        for i in tl.static_range(len(at[0])):
-            k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
-            v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, GROUP),)
-            dk += (tl.zeros(k[i].shape, tl.float32),)
-            dv += (tl.zeros(k[i].shape, tl.float32),)
         if WRITTEN_OUT:
+            blocks = _blocks(
+                bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
+            )
+        k, v = (), ()
+        for i in tl.static_range(len(at[0])):
+            k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, REST, GROUP),)
+            v += (_load(qkv + column + 2 * D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, REST, GROUP),)
+        if WRITTEN_OUT:
+            found = ()
             for i in tl.static_range(len(blocks)):
-                dk, dv = _attend_backward(
-                    qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, blocks[i], at, scale,
-                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, STORED, PRECISION,
+                block = _attend_backward(
+                    qkv + column, d_out + column, logs, column // E, k, v, blocks[i], at, scale, AXIS, KEEP, SEEN, D, E,
+                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, PRECISION,
+                )  # fmt: skip
+                found += (block,)
+            for piece in tl.static_range(len(k[0])):
+                _write(
+                    d_qkv + column, found, k, blocks, at, late, piece, D, E, BLOCK_E, REST, GROUP, AXIS, IN_REGISTERS,
+                    STORED, PRECISION,
                 )  # fmt: skip
         else:
+            dk, dv = (), ()
+            for i in tl.static_range(len(k)):
+                dk += (_zeros(k[i]),)
+                dv += (_zeros(k[i]),)
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
                 block = _queries(
                     query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
                     BLOCK_Q,
                 )  # fmt: skip
-                dk, dv = _attend_backward(
-                    qkv + column, d_out + column, logs, column // E, d_qkv + column, k, v, dk, dv, block, at, scale,
-                    KEEP, SEEN, D, E, BLOCK_E, SLOTS, PACK, GROUP, KEYS_FIRST, EARLY, STORED, PRECISION,
+                q_GQE, do_GQE, weights, slopes = _attend_backward(
+                    qkv + column, d_out + column, logs, column // E, k, v, block, at, scale, AXIS, KEEP, SEEN, D, E,
+                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, PRECISION,
                 )  # fmt: skip
-        late = 1.0 if EARLY else scale
-        for i in tl.static_range(len(at[0])):
-            _store(d_qkv + column + D, dk[i] * late, at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP, STORED)
-            _store(d_qkv + column + 2 * D, dv[i], at[1][i], at[2][i], 3 * D, E, BLOCK_E, GROUP, STORED)
+                more_dk, more_dv, dq_GQE = (), (), _zeros(q_GQE)
+                for i in tl.static_range(len(k)):
+                    more_dv += (_add(dv[i], _first(weights[i], AXIS, -2, IN_REGISTERS), do_GQE, PRECISION),)
+                    more_dk += (_add(dk[i], _first(slopes[i], AXIS, -2, IN_REGISTERS), q_GQE, PRECISION),)
+                    dq_GQE = _add(dq_GQE, _first(slopes[i], AXIS, -1, IN_REGISTERS), k[i], PRECISION)
+                dk, dv = more_dk, more_dv
+                _store(d_qkv + column, dq_GQE, late, block[1], block[2], 3 * D, E, BLOCK_E, REST, GROUP, STORED)
+            for i in tl.static_range(len(k)):
+                _store(d_qkv + column + D, dk[i], late, at[1][i], at[2][i], 3 * D, E, BLOCK_E, REST, GROUP, STORED)
+                _store(d_qkv + column + 2 * D, dv[i], 1.0, at[1][i], at[2][i], 3 * D, E, BLOCK_E, REST, GROUP, STORED)
 
 
 @triton.jit
 def _attend_backward(
-    q, d_out, logs, head, dq, k, v, dk, dv, block, at, scale, KEEP: tl.constexpr, SEEN: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr,
-    KEYS_FIRST: tl.constexpr, EARLY: tl.constexpr, STORED: tl.constexpr, PRECISION: tl.constexpr,
+    q, d_out, logs, head, k, v, block, at, scale, AXIS: tl.constexpr, KEEP: tl.constexpr, SEEN: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr, SLOTS: tl.constexpr,
+    PACK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of queries; those of keys and values, with what it adds to them.
+    """A block of queries, the gradients of their outputs, and as products take them, weights and gradients of scores.
 
-    In half precision the gradients of scores go through the matrix units in two halves, cut and what was cut off;
-    without the second the error is up to 8 times that of the best stock backend. ``EARLY``: they are scaled already.
+    Gradients of scores go through the matrix units in two halves, cut and what was cut off; without the second the
+    error is up to 8 times that of the best stock backend. ``EARLY``: they are scaled already.
     """
     slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
-    q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, GROUP)
-    do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, GROUP)
-    AXIS: tl.constexpr = -2 if KEYS_FIRST else -1
+    q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, REST, GROUP)
+    do_GQE = _load(d_out, place_Q, real_Q, D, E, BLOCK_E, REST, GROUP)
     c = scale * LOG2E
     if KEEP:
-        scores = _scores(q_GQE, k, at[4], slot_Q, at[0], AXIS, SLOTS, PACK, PRECISION)
         log_GQ = tl.load(_logs_at(logs, head, log_Q, length, GROUP), there_Q, 0.0)
+        scores = _scores(q_GQE, k, at[4], slot_Q, at[0], AXIS, SLOTS, PACK, PRECISION)
     else:
         powers, share_GQ, _ = _powers(q_GQE, k, at[4], slot_Q, at[0], c, AXIS, SEEN, SLOTS, PACK, PRECISION)
-    weights, slopes, means, new_dk, new_dv = (), (), (), (), ()
+    p, dp, means, weights, slopes = (), (), (), (), ()
     for i in tl.static_range(len(k)):
         if KEEP:
-            p = tl.exp2(scores[i] * c - tl.expand_dims(log_GQ, AXIS))
+            p += (tl.exp2(scores[i] * c - tl.expand_dims(log_GQ, AXIS)),)
         else:
-            p = powers[i] * tl.expand_dims(share_GQ, AXIS)
-        dp = _products(do_GQE, v[i], AXIS, PRECISION)
-        if SLOTS <= SHORT and PRECISION != "ieee":
-            high, low = _halves(p, q_GQE.dtype)
-            dv_GTE = tl.dot(_first(high, AXIS, -2), do_GQE, dv[i])
-            new_dv += (tl.dot(_first(low, AXIS, -2), do_GQE, dv_GTE),)
-        else:
-            new_dv += (_more(dv[i], _first(p.to(q_GQE.dtype), AXIS, -2), do_GQE, PRECISION),)
-        weights += (p,)
-        slopes += (dp,)
-        means += (p * dp,)
-    mean_GQ = _sum(means, AXIS)
-    dq_GQE = tl.zeros(q_GQE.shape, tl.float32)
+            p += (powers[i] * tl.expand_dims(share_GQ, AXIS),)
+        dp += (_products(do_GQE, v[i], AXIS, PRECISION),)
+        means += (p[i] * dp[i],)
+    early = scale if EARLY else 1.0
+    mean_GQ = _sum(means, AXIS) * early
     for i in tl.static_range(len(k)):
-        if PRECISION == "ieee":
-            ds = weights[i] * (slopes[i] - tl.expand_dims(mean_GQ, AXIS))
-            new_dk += (_more(dk[i], _first(ds, AXIS, -2), q_GQE, PRECISION),)
-            dq_GQE = _more(dq_GQE, _first(ds, AXIS, -1), k[i], PRECISION)
-        else:
-            early = scale if EARLY else 1.0
-            ds = weights[i] * (slopes[i] * early - tl.expand_dims(mean_GQ * early, AXIS))
-            high, low = _halves(ds, q_GQE.dtype)
-            dk_GTE = tl.dot(_first(high, AXIS, -2), q_GQE, dk[i])
-            new_dk += (tl.dot(_first(low, AXIS, -2), q_GQE, dk_GTE),)
-            dq_GQE = tl.dot(_first(high, AXIS, -1), k[i], dq_GQE)
-            dq_GQE = tl.dot(_first(low, AXIS, -1), k[i], dq_GQE)
-    _store(dq, dq_GQE * (1.0 if EARLY else scale), place_Q, there_Q, 3 * D, E, BLOCK_E, GROUP, STORED)
-    return new_dk, new_dv
+        weights += (_weights(p[i], k[i][0].dtype, SLOTS, PRECISION),)
+        ds = p[i] * (dp[i] * early - tl.expand_dims(mean_GQ, AXIS))
+        slopes += ((ds,) if PRECISION == "ieee" else _halves(ds, k[i][0].dtype),)
+    return q_GQE, do_GQE, weights, slopes
+
+
+@triton.jit
+def _write(
+    d_qkv, found, k, blocks, at, late, PIECE: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+    REST: tl.constexpr, GROUP: tl.constexpr, AXIS: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one piece of columns, from what all blocks of queries have found; few sums are alive at once."""
+    WIDE: tl.constexpr = BLOCK_E if PIECE == 0 else REST
+    USED: tl.constexpr = E if REST == 0 else min(E - PIECE * BLOCK_E, WIDE)
+    d_qkv += PIECE * BLOCK_E
+    for i in tl.static_range(len(k)):
+        dv = tl.zeros(k[i][PIECE].shape, tl.float32)
+        for b in tl.static_range(len(blocks)):
+            _, do_GQE, weights, _ = found[b]
+            dv = _added(dv, _first(weights[i], AXIS, -2, IN_REGISTERS), do_GQE[PIECE], PRECISION)
+        _store_piece(d_qkv + 2 * D, dv, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
+        dk = tl.zeros(k[i][PIECE].shape, tl.float32)
+        for b in tl.static_range(len(blocks)):
+            q_GQE, _, _, slopes = found[b]
+            dk = _added(dk, _first(slopes[i], AXIS, -2, IN_REGISTERS), q_GQE[PIECE], PRECISION)
+        _store_piece(d_qkv + D, dk * late, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
+    for b in tl.static_range(len(blocks)):
+        q_GQE, _, _, slopes = found[b]
+        dq = tl.zeros(q_GQE[PIECE].shape, tl.float32)
+        for i in tl.static_range(len(k)):
+            dq = _added(dq, _first(slopes[i], AXIS, -1, IN_REGISTERS), k[i][PIECE], PRECISION)
+        _store_piece(d_qkv, dq * late, blocks[b][1], blocks[b][2], 3 * D, USED, WIDE, GROUP, STORED)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -484,11 +610,17 @@ def forward(
 def backward(
     qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
-    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
-    PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, KEYS_FIRST: tl.constexpr,
-    STORED: tl.constexpr, PRECISION: tl.constexpr,
+    HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr, SLOTS: tl.constexpr,
+    PACK: tl.constexpr, PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr, TOKENS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Its gradients; tiles as in the forward pass."""
+    """Its gradients; tiles as in the forward pass. ``TOKENS`` of a row, where the compiler is to know it, else 0.
+
+    Then the distances between rows of a window are constants, which takes no registers.
+    """
+    if TOKENS > 0:
+        tokens = TOKENS
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
     LESS_Q: tl.constexpr = LESS if SLOTS == 48 else min(BLOCK_Q, LESS)
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
@@ -496,17 +628,18 @@ def backward(
         if tl.load(first + window + 1) - tl.load(first + window) <= LESS:
             _backward(
                 qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                KEEP, HEADS, E, BLOCK_E, LESS, PACK, LESS, LESS_Q, GROUP, TURNS, KEYS_FIRST, STORED, PRECISION, 0,
+                KEEP, HEADS, E, BLOCK_E, REST, LESS, PACK, LESS, LESS_Q, GROUP, TURNS, KEYS_FIRST, IN_REGISTERS, STORED,
+                PRECISION, 0,
             )  # fmt: skip
         else:
             _backward(
                 qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-                KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, STORED,
-                PRECISION, LESS,
+                KEEP, HEADS, E, BLOCK_E, REST, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, IN_REGISTERS,
+                STORED, PRECISION, LESS,
             )  # fmt: skip
     else:
         _backward(
             qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale, ACROSS, RAGGED, REAL, KEYS,
-            KEEP, HEADS, E, BLOCK_E, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, STORED, PRECISION,
-            0 if RAGGED or PACK > 1 else LESS,
+            KEEP, HEADS, E, BLOCK_E, REST, SLOTS, PACK, PART, BLOCK_Q, GROUP, TURNS, KEYS_FIRST, IN_REGISTERS, STORED,
+            PRECISION, 0 if RAGGED or PACK > 1 else LESS,
         )  # fmt: skip

@@ -11,6 +11,7 @@ Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **L** tok
 """
 
 import contextlib
+import functools
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ FILLING = 2048
 """Warps that keep a GPU busy; where programs of several turns had fewer, each takes one, by the same arithmetic."""
 KEPT = 16
 """Axes of up to so many tokens cost but reading and writing: there, no logarithms are written or read."""
+LAYOUTS = ("3.6.", "3.7.")
+"""Versions of Triton whose registers hold the scores of a warp as ``kernels._turn_in_registers`` expects."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 Choice = Literal["auto", "stock attention", "stock"]
 _choice: Choice = "auto"
@@ -76,12 +79,16 @@ def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both. Not on AMD, for which Triton compiles only some of them.
+    Within a sequence offsets are of 32 bit: 2^31 numbers from its first row to its last are too many.
     """
     if torch.version.hip is not None:
         return False
     if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES or transformed():
         return False
-    dim = qkv_RND.shape[-1] // (3 * heads)
+    tokens, size = qkv_RND.shape[1:]
+    if length * tokens * size >= 2**31:
+        return False
+    dim = size // (3 * heads)
     if qkv_RND.dtype == torch.float32:
         return bool(dim <= 64 and length <= 64)
     return bool(length <= 256 if dim <= 64 else dim <= 128 and length <= 128)
@@ -96,7 +103,7 @@ class Tile:
     pack: int
     """Sequences in a tile."""
     dim: int
-    """Head dimension, rounded up to a power of two."""
+    """Columns of a head, rounded up to a power of two, or of its first piece."""
     part: int
     """Places of a tile that lie on chip in one piece, a power of two."""
     queries: int
@@ -106,10 +113,14 @@ class Tile:
     turns: int
     """Groups of heads, one after the other; the next ones are read meanwhile."""
     warps: int
+    rest: int = 0
+    """Backward, columns of a second piece, or 0."""
     keys_first: bool = False
     """Backward, scores stand with keys in rows: fewer registers; else sums over keys stay within a warp."""
+    in_registers: bool = False
+    """Backward, scores of a warp are turned without shared memory: see ``kernels._turn_in_registers``."""
     stored: int = 0
-    """Backward, numbers that a thread writes at once, 0 for as many as it can: see ``kernels._store``."""
+    """Backward, numbers that a thread writes at once, 0 for as many as it can: see ``kernels._store_piece``."""
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
@@ -119,28 +130,29 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     with heads of 16, 48 and 64 (benchmarks/README.md); those of 128 slots backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
-    if 32 < length <= 48 and (exact or block <= (32 if backward else 64)):
+    if 32 < length <= 48 and (exact or (dim <= 48 if backward else block <= 64)):
         slots = 48
     pack = max(1, 16 // slots)
     size = slots * pack
     part = 16 if slots == 48 else size
     if exact:
         return Tile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
+    if backward and 16 < size <= 48:
+        return _tile_of_warps(length, heads, dim, slots, part)
     queries, group, turns = size, 1, 1
     if size == 16:
         group = 4 if block == 16 else 2
         turns = 1 if backward else 3 if block == 16 else 2
     elif size == 32 and length <= 24:
-        turns = (12 if length <= 20 or block > 16 else 4) if backward else 4
-        if block == 16 and not backward:
+        turns = 4
+        if block == 16:
             group, turns, part = 2, 3, 16
     elif size == 32:
-        turns = 4 if backward or block == 16 else 2
-        group = 4 if block == 16 and not backward else 1
+        group, turns = (4, 4) if block == 16 else (1, 2)
     elif size == 48:
         queries = 16
-        group = 2 if block == 16 and not backward else 1
-        turns = 6 if length <= 40 else 4 if backward else 3  # more are slower: lines of memory may leave the L2 cache
+        group = 2 if block == 16 else 1
+        turns = 6 if length <= 40 else 3  # more are slower: lines of memory may leave the L2 cache
     elif size == 64:
         turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
     elif size == 128:
@@ -149,22 +161,72 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         queries = 32 if backward else 64
     while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
         group //= 2
-    while turns > 1 and (block > 64 or heads // group % turns):  # what is read ahead lies on chip, too
-        turns -= 1
     warps = 4
     if size == 16:
         warps = min(group, 2)
-    elif size == 32:
-        warps = 2 if backward and block > 16 else group
-    elif size == 48:
+    elif size <= 48:
         warps = group
     elif size == 64:
         warps = 2 if backward and block == 16 else 4
     elif backward and (size == 128 or block > 32):
         warps = 8
-    keys_first = backward and (size > 128 or 16 < size <= 48 or (size == 16 and block > 16))
-    stored = {32: 4, 48: 2}.get(size, 0) if backward else 0
-    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first, stored)
+    keys_first = backward and (size > 128 or (size == 16 and block > 16))
+    turns = _fitting(turns, heads // group, block)
+    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first=keys_first)
+
+
+def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int) -> Tile:
+    """Backward, 17 to 48 tokens: a warp for a head, which turns scores in its registers; or two for many wide ones.
+
+    Turns go by what stays in the L2 cache until the last head of a line has been read, which depends on how many warps
+    fit a multiprocessor.
+    """
+    block, rest = _columns(dim)
+    warps, turns, stored = 1, 4, 4
+    if block == 16:
+        turns, stored = 6 if length <= 20 or 32 < length <= 40 else 3 if 24 < length <= 32 else 4, 2
+    elif slots == 48 and rest:
+        turns, stored = 2, 0
+    elif 24 < length <= 32 or dim > 64:
+        warps, block, rest = 2, _power(dim), 0
+    return Tile(
+        slots,
+        1,
+        block,
+        part,
+        queries=16 if slots == 48 else slots,
+        group=1,
+        turns=_fitting(turns, heads, block),
+        warps=warps,
+        rest=rest,
+        keys_first=True,
+        in_registers=warps == 1 and turns_in_registers(),
+        stored=stored,
+    )
+
+
+def _columns(dim: int) -> tuple[int, int]:
+    """A head's columns in two pieces where they hold fewer than the next power of two: 48 are 32 and 16."""
+    whole = max(16, _power(dim))
+    first, rest = whole // 2, max(16, _power(dim - whole // 2))
+    return (whole, 0) if rest >= first else (first, rest)
+
+
+def _fitting(turns: int, groups: int, block: int) -> int:
+    """As many turns as go into the groups of heads; one where what is read ahead would not fit on chip."""
+    while turns > 1 and (block > 64 or groups % turns):
+        turns -= 1
+    return turns
+
+
+@functools.cache
+def turns_in_registers() -> bool:
+    """Whether Triton is here, and is one whose layouts have been looked at (``tests/test_turning.py``)."""
+    if not TRITON:
+        return False
+    import triton
+
+    return bool(triton.__version__.startswith(LAYOUTS))
 
 
 def _power(n: int) -> int:
@@ -340,7 +402,23 @@ def _launch(
             BLOCK_Q=t.queries,
             GROUP=t.group,
             TURNS=turns,
-            **({"KEYS_FIRST": t.keys_first, "STORED": t.stored} if kernel == "backward" else {}),
+            **(_more_of(t, tokens if across else 0) if kernel == "backward" else {}),
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
         )
+
+
+def _more_of(t: Tile, tokens: int) -> dict[str, int]:
+    """What the backward kernel has to know besides.
+
+    Windows with heads of more than 16 dimensions that one warp computes have code of their own for each number of
+    tokens in a row: the distance between rows as a constant keeps registers free.
+    """
+    known = tokens if t.in_registers and t.dim + t.rest > 16 else 0
+    return {
+        "REST": t.rest,
+        "KEYS_FIRST": t.keys_first,
+        "IN_REGISTERS": t.in_registers,
+        "STORED": t.stored,
+        "TOKENS": known,
+    }
