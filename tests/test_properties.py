@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -597,3 +598,35 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])
     assert found[1][1][0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("way", ["encoder", "run"])
+def test_patches_and_first_tokens_are_gone_when_the_second_block_runs(way, norm):
+    """Without gradients nobody needs them, and they are memory."""
+    encoder, made, alive = randomized(Encoder(small(norm=norm))), [], []
+    cut, tokens = encoder.cut, encoder.tokens
+
+    def noting_cut(batch):
+        patches = cut(batch)
+        made.append(weakref.ref(patches.values_RNL))
+        return patches
+
+    def noting_tokens(*given):
+        x = tokens(*given)
+        made.append(weakref.ref(x))
+        return x
+
+    def look(*given):
+        alive.append([it() is not None for it in made])
+
+    encoder.cut, encoder.tokens = noting_cut, noting_tokens
+    batch = to_batch(*make_windows([3, 2], 40))
+    for block in encoder.blocks:
+        block.register_forward_pre_hook(look)
+    with torch.no_grad():
+        if way == "encoder":
+            encoder(batch)
+        else:
+            encoder.run(noting_tokens(cut(batch)), batch.layout)
+    assert alive == ([[False, True], [False, False]] if way == "encoder" else [[True], [False]])

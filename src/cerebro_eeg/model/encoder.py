@@ -185,18 +185,22 @@ class Stack(Parted):
         blocks = list(self.blocks)[:layer]
         if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
             steps = [_lean(block) or block for block in blocks]
-            return cpu.by_pieces(lambda piece_RND, its: self._through(steps, piece_RND, its), x_RND, layout)
-        return self._through(blocks, x_RND, layout, keys_RN, keep_K2B, carried)
+            return cpu.by_pieces(lambda piece_RND, its: self._through(steps, [piece_RND], its), x_RND, layout)
+        tokens = [x_RND]
+        del x_RND
+        return self._through(blocks, tokens, layout, keys_RN, keep_K2B, carried)
 
     def _through(
         self,
         blocks: Sequence[Step],
-        x_RND: Tensor,
+        tokens: list[Tensor],
         layout: Layout,
         keys_RN: Tensor | None = None,
         keep_K2B: Tensor | None = None,
         carried: bool = False,
     ) -> Tensor:
+        """Takes the tokens out of a list: held by the caller, they would live as long as all blocks run."""
+        x_RND = tokens.pop()
         late: Late | None = None
         for i, block in enumerate(blocks):
             keep_2B = None if keep_K2B is None else keep_K2B[i]
@@ -275,8 +279,9 @@ class Encoder(Stack):
     ) -> Tokens:
         """Tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
         patches = self.cut(batch)
-        x_RND = self.run(self.tokens(patches, masked_RN), patches.layout, None, noise_K2B, layer)
-        return Tokens(x_RND, patches.layout)
+        tokens, layout = [self.tokens(patches, masked_RN)], patches.layout
+        del patches  # neither they nor the first tokens live as long as the blocks run
+        return Tokens(self.run(tokens.pop(), layout, None, noise_K2B, layer), layout)
 
     def cut(self, batch: Batch) -> Patches:
         """Normalised patches of a batch."""
