@@ -7,6 +7,7 @@ before Triton loads), and on a GPU calls the functions whose names start with ``
 import contextlib
 import copy
 import dataclasses
+import gc
 import math
 from itertools import pairwise
 
@@ -17,8 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import ModelConfig
-from cerebro_eeg.model import attention, half, mlp, narrow, norm, short_axis
-from cerebro_eeg.model.encoder import Block
+from cerebro_eeg.model import attention, encoder, half, lean_half, mlp, narrow, norm, short_axis
+from cerebro_eeg.model.encoder import Block, Encoder
+from cerebro_eeg.model.lean_half import LeanHalf
 from cerebro_eeg.model.norm import Late, joined
 from tiny_models import KINDS, randomized, small
 
@@ -327,6 +329,168 @@ def as_on_cuda(monkeypatch):
     """Layers take our operators on the CPU, too, where the interpreter runs their kernels."""
     monkeypatch.setattr(half, "suits", lambda x, layer, kind: short_axis.ours() and half.is_plain(layer, kind))
     monkeypatch.setattr(half, "dtype_of", lambda x: HALF if torch.is_autocast_enabled("cpu") else x.dtype)
+
+
+@pytest.fixture
+def lean_on_cpu(as_on_cuda, monkeypatch):
+    """Blocks without modules there, too, and attention by our kernel, with and without modules."""
+    monkeypatch.setattr(short_axis, "suits", lambda qkv, heads, length: short_axis.ours_for_attention())
+    monkeypatch.setattr(lean_half, "is_there", lambda x: True)
+
+
+def both_ways(model, x, layout, monkeypatch, **given):
+    """Tokens by lean blocks and by blocks with their modules, and how many of the former there were."""
+    called, call = [], LeanHalf.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(LeanHalf, "__call__", lambda self, *given: (called.append(self), call(self, *given))[1])
+        lean = model.run(x, layout, **given)
+    count = len(called)
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder, "make_grid", lambda *given: None)
+        patch.setattr(LeanHalf, "__call__", None)
+        plain = model.run(x, layout, **given)
+    return lean, plain, count
+
+
+def lean_case(counts=(3, 3), tokens=5, dtype=HALF, **settings):
+    torch.manual_seed(0)
+    model = randomized(Encoder(small(depth=4, width=48, **settings))).to(dtype).eval()
+    model.blocks = model.blocks[:3]
+    return model, torch.randn(sum(counts), tokens, 48).to(HALF), Layout.ragged(counts)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
+@pytest.mark.parametrize(
+    ("mode", "counts", "bias", "cast", "fused"),
+    [
+        (torch.no_grad, (3, 3), True, False, True),
+        (torch.no_grad, (2, 4, 1), True, True, True),
+        (torch.inference_mode, (2, 4, 1), False, False, False),
+        (torch.inference_mode, (3, 3), False, True, True),
+    ],
+)
+def test_lean_blocks_give_the_same_bits(mode, counts, bias, cast, fused, monkeypatch):
+    """Along both axes, windows of equal and of different widths, weights in half precision or cast by autocast."""
+    if not fused:
+        monkeypatch.setattr(mlp, "fuses", lambda x, width, hidden: False)
+    model, x, layout = lean_case(counts, dtype=torch.float32 if cast else HALF, bias=bias)
+    given = x.clone()
+    with mode(), torch.autocast("cpu", HALF, enabled=cast):
+        for layer, carried in ((None, False), (2, True)):
+            lean, plain, count = both_ways(model, x, layout, monkeypatch, layer=layer, carried=carried)
+            assert count == (layer or 3)
+            assert lean.dtype == plain.dtype == (torch.float32 if cast and not carried else HALF)
+            assert torch.isfinite(lean).all()
+            assert torch.equal(lean, plain)
+    assert torch.equal(x, given)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
+def test_an_mlp_in_two_halves(monkeypatch):
+    """Of which the second is smaller; from so many tokens on as the constant says."""
+    model, x, layout = lean_case((13, 18), tokens=10)
+    model.blocks = model.blocks[:1]
+    sizes, run = [], mlp.run_hidden
+    monkeypatch.setattr(
+        mlp, "run_hidden", lambda x, *given, **named: (sizes.append(len(x)), run(x, *given, **named))[1]
+    )
+    for least, wanted in ((311, [310]), (310, [256, 54])):
+        monkeypatch.setattr(lean_half, "HALVED", least)
+        sizes.clear()
+        with torch.no_grad():
+            lean, plain, count = both_ways(model, x, layout, monkeypatch)
+        assert sizes[: len(wanted)] == wanted
+        assert count == 1
+        assert torch.equal(lean, plain)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
+@pytest.mark.parametrize(("way", "number"), [("hook", 0), ("hook", 1), ("pass on", 1)])
+def test_what_somebody_holds_between_lean_blocks_is_not_overwritten(way, number, monkeypatch):
+    """A block with a hook, or one that gives back what it got, among lean ones."""
+    model, x, layout = lean_case()
+    block, held = model.blocks[number], []
+
+    def hold(tensors):
+        held.extend((it, it.clone()) for it in tensors if isinstance(it, torch.Tensor))
+
+    def look(module, given, out=None):
+        hold(given)
+        hold(given[1] or ())
+        hold((out or given)[:1])
+        hold((out or given)[1] or ())
+
+    def pass_on(x, late, *given):
+        look(block, (x, late))
+        return x, Late(torch.zeros_like(x)) if late is None else late
+
+    if way == "hook":
+        block.register_forward_hook(look)
+    else:
+        block.forward = pass_on
+    with torch.no_grad():
+        lean, plain, count = both_ways(model, x, layout, monkeypatch)
+    assert count == 2
+    assert len(held) >= 4
+    assert all(torch.equal(it, then) for it, then in held)
+    assert torch.equal(lean, plain)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
+@pytest.mark.parametrize("way", ["precision", "order"])
+def test_tokens_of_another_precision_or_order_go_through_modules(way, monkeypatch):
+    """What an adapter between lean blocks gives."""
+    model, x, layout = lean_case()
+    if way == "precision":
+        model.blocks[2].float()
+        model.norm.float()
+    forward = model.blocks[1].forward
+
+    def changed(*given):
+        x = joined(*forward(*given))
+        return x.float() if way == "precision" else x.transpose(0, 1).contiguous().transpose(0, 1), None
+
+    model.blocks[1].forward = changed
+    with torch.no_grad():
+        lean, plain, count = both_ways(model, x, layout, monkeypatch, carried=True)
+    assert count == 1
+    assert torch.equal(lean, plain)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
+def test_lean_blocks_hold_five_times_their_tokens(monkeypatch):
+    """x, y, q, k and v; in the MLP x, y and half of the hidden layer; in the first block its tokens, too."""
+    model, x, layout = lean_case((13, 13), tokens=10, mlp_ratio=4.0)
+    monkeypatch.setattr(lean_half, "HALVED", 1)
+    monkeypatch.setattr(lean_half, "ROWS", 1)
+    found = {}
+
+    def held():
+        """All memory of as many numbers as the tokens have, or more."""
+        tensors = (it for it in gc.get_objects() if type(it) is torch.Tensor)
+        storages = {it.untyped_storage().data_ptr(): it.untyped_storage().nbytes() for it in tensors}
+        return sum(size for size in storages.values() if size >= x.nbytes) / x.nbytes
+
+    def noting(module, name):
+        run = getattr(module, name)
+
+        def noting_run(*given, **named):
+            result = run(*given, **named)
+            found.setdefault(name, []).append(held() - before)
+            return result
+
+        monkeypatch.setattr(module, name, noting_run)
+
+    for module, name in ((short_axis, "run_attend"), (norm, "run_add_norm"), (mlp, "run_hidden")):
+        noting(module, name)
+    before = held()
+    with torch.no_grad():
+        model.run(x.clone(), layout, carried=True)
+    assert found == {
+        "run_attend": [5, 5, 5],
+        "run_add_norm": [4, 2, 3, 2, 3, 4],
+        "run_hidden": [5, 5, 4, 4, 4, 4],
+    }
 
 
 @pytest.mark.parametrize("late_bias", [None, torch.float32])

@@ -18,15 +18,28 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
-from cerebro_eeg.model import half, hopper, mlp, mlp_launch, narrow, norm, short_axis
+from cerebro_eeg.model import encoder as encoder_file
+from cerebro_eeg.model import half, hopper, lean_half, mlp, mlp_launch, narrow, norm, short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import Attention, attend, comes_apart
-from cerebro_eeg.model.encoder import Block
+from cerebro_eeg.model.encoder import Block, Encoder
+from cerebro_eeg.model.lean_half import LeanHalf
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.model.norm import Late
 from gluon_cases import compiled_for_hopper, spilled
-from kernel_cases import BOUND, LateBiases, check, check_block, check_mlp, check_narrow, check_norm, check_turns
-from tiny_models import KINDS, small
+from kernel_cases import (
+    BOUND,
+    LateBiases,
+    both_ways,
+    check,
+    check_block,
+    check_mlp,
+    check_narrow,
+    check_norm,
+    check_turns,
+)
+from norm_cases import copies_of_loads
+from tiny_models import KINDS, randomized, small
 
 LAYOUT = Layout.uniform(2, 3)
 
@@ -524,6 +537,190 @@ def test_an_mlp_keeps_and_makes_no_more_than_its_gradients_need(frozen):
     assert torch.ops.aten.zeros.default not in made.by
 
 
+def test_norms_that_overwrite_read_every_value_once():
+    """Compiled without a GPU: a value that several threads read might be written by one before another has read it."""
+    for width in (12, 24, 32, 48, 96, 100, 192, 257, 288, 576, 768, 1000, 1024):
+        assert (copies_of_loads(width) == [1, 1, 1, 1]) == norm.overwrites(width)
+    assert not norm.overwrites(1025)
+
+
+LEAN = [True, True]
+
+
+@pytest.fixture
+def lean_runs(monkeypatch):
+    """Which blocks of an encoder run without their modules, as far as the rule was asked; nothing is launched.
+
+    A lean block gives its tokens and zeros.
+    """
+    monkeypatch.setattr(lean_half, "is_there", lambda x: True)
+    monkeypatch.setattr(half, "dtype_of", lambda x: torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype)
+    noted, make = [], encoder_file._lean_half
+
+    def note(block, grid):
+        found = make(block, grid)
+        noted.append(found is not None)
+        return found
+
+    def call(self, x, late, owned):
+        return x.clone(), Late(torch.zeros_like(x))
+
+    monkeypatch.setattr(encoder_file, "_lean_half", note)
+    monkeypatch.setattr(LeanHalf, "__call__", call)
+
+    def run(encoder, *given, layout=LAYOUT, dtype=torch.bfloat16, **named):
+        noted.clear()
+        x = torch.zeros(6, 5, encoder.config.width, dtype=dtype)
+        encoder.run(x, layout, *given, **named)
+        return list(noted)
+
+    return run
+
+
+def bf16_encoder(**settings):
+    return Encoder(small(width=48, **settings)).bfloat16()
+
+
+def test_which_runs_are_lean(lean_runs):
+    """Without gradients, keys, drop path, pads, stock kernels, and anybody who looks at operators."""
+    encoder = bf16_encoder()
+    with torch.no_grad():
+        assert lean_runs(encoder) == LEAN
+        assert lean_runs(encoder, layout=Layout.ragged([2, 4])) == LEAN
+        assert lean_runs(encoder, layer=1) == [True]
+    assert lean_runs(encoder) == []
+    with torch.inference_mode():
+        assert lean_runs(encoder) == LEAN
+    with torch.no_grad():
+        assert lean_runs(encoder, torch.ones(6, 5, dtype=torch.bool)) == []
+        assert lean_runs(encoder, layout=Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == []
+        for choice in ("stock", "stock attention"):
+            with short_axis.use(choice):
+                assert lean_runs(encoder) == []
+        for mode in (FlopCounterMode(display=False), torch.device("cpu"), Made((1,)), forward_ad.dual_level()):
+            with mode:
+                assert lean_runs(encoder) == []
+        encoder.set_drop_path(0.5)
+        assert lean_runs(encoder.train()) == []
+        assert lean_runs(encoder.eval()) == LEAN
+        assert lean_runs(encoder.float(), dtype=torch.float32) == []
+
+
+def test_lean_runs_under_autocast(lean_runs):
+    """Tokens in its precision, weights in any but float64; tokens carried in float32 are not."""
+    encoder = Encoder(small(width=48))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert lean_runs(encoder) == LEAN
+        assert lean_runs(encoder, dtype=torch.float16) == []
+        assert lean_runs(encoder, dtype=torch.float32) == []
+        encoder.wide = True
+        assert lean_runs(encoder) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_kinds_are_lean(kind, lean_runs):
+    with torch.no_grad():
+        assert lean_runs(bf16_encoder(attention=kind)) == [kind == "alternating"] * 2
+        assert lean_runs(bf16_encoder(attention=kind, bias=False)) == [kind == "alternating"] * 2
+        assert lean_runs(bf16_encoder(attention=kind, norm="post")) == [False, False]
+        assert lean_runs(Encoder(small(attention=kind, width=24)).bfloat16()) == []  # norms would not overwrite
+
+
+def test_without_triton_or_on_amd_no_block_is_lean(lean_runs, monkeypatch):
+    encoder = bf16_encoder()
+    with torch.no_grad(), monkeypatch.context() as patch:
+        patch.setattr(short_axis, "TRITON", False)
+        assert lean_runs(encoder) == []
+    monkeypatch.setattr(torch.version, "hip", "6")
+    with torch.no_grad():
+        assert lean_runs(encoder) == []
+
+
+def test_a_block_that_somebody_watches_or_has_changed_is_not_lean(lean_runs):
+    """And only that one."""
+
+    class Louder(Linear):
+        pass
+
+    encoder = bf16_encoder()
+    names = ("", "norm1", "attention", "attention.qkv", "attention.out", "norm2", "mlp", "mlp.up", "mlp.down")
+    with torch.no_grad():
+        assert lean_runs(encoder) == LEAN
+        for part in map(encoder.blocks[1].get_submodule, names):
+            for watch in (
+                part.register_forward_hook,
+                part.register_forward_pre_hook,
+                part.register_full_backward_hook,
+                part.register_full_backward_pre_hook,
+            ):
+                with watch(lambda *given: None):
+                    assert lean_runs(encoder) == [True, False]
+            for name in ("forward", "_compiled_call_impl"):
+                part.__dict__[name] = part.forward
+                assert lean_runs(encoder) == [True, False]
+                del part.__dict__[name]
+        with torch.nn.modules.module.register_module_forward_hook(lambda *given: None):
+            assert lean_runs(encoder) == [False, False]
+        assert lean_runs(encoder) == LEAN
+    weight = encoder.blocks[1].mlp.up.weight.detach()
+    for change in (
+        lambda it: setattr(it.mlp, "up", Louder(48, 96).bfloat16()),
+        lambda it: setattr(it.mlp, "up", torch.nn.Sequential(it.mlp.up)),
+        lambda it: setattr(it.mlp, "up", Linear(48, 80).bfloat16()),
+        lambda it: setattr(it.mlp.up, "weight", torch.nn.Parameter(TwoTensor(weight, weight))),
+        lambda it: parametrizations.weight_norm(it.attention.out),
+        lambda it: prune.l1_unstructured(it.attention.qkv, "bias", 0.5),
+        lambda it: it.mlp.float(),
+        lambda it: it.attention.qkv.to("meta"),
+        lambda it: setattr(it, "norm2", torch.nn.RMSNorm(48)),
+        lambda it: setattr(it, "norm2", LayerNorm(48, bias=False).bfloat16()),
+        lambda it: setattr(it, "__class__", type("Sharded", (Block,), {})),
+        lambda it: setattr(it.attention, "__class__", type("Other", (type(it.attention),), {})),
+    ):
+        encoder = bf16_encoder()
+        change(encoder.blocks[1])
+        with torch.no_grad():
+            made = lean_half.make_grid(torch.zeros(6, 5, 48, dtype=torch.bfloat16), LAYOUT)
+            assert encoder_file._lean_half(encoder.blocks[0], made) is not None
+            assert encoder_file._lean_half(encoder.blocks[1], made) is None
+
+
+def test_axes_that_are_too_long_are_not_lean(lean_runs):
+    encoder = bf16_encoder()
+    with torch.no_grad():
+        for rows, tokens, width, wanted in ((300, 2, 300, [False, True]), (3, 300, 3, [True, False])):
+            grid = lean_half.make_grid(torch.zeros(rows, tokens, 48).bfloat16(), Layout.uniform(1, width))
+            found = [encoder_file._lean_half(block, grid) is not None for block in encoder.blocks]
+            assert found == wanted
+
+
+def test_blocks_that_compile_parts_has_compiled_are_lean(lean_runs, monkeypatch):
+    """As for the rival "ours" of the benchmarks; with stock attention, and standard attention, what was compiled runs.
+
+    A block that somebody else compiles is theirs.
+    """
+    called = []
+
+    def compiled(part, **given):
+        return lambda *its, **named: (called.append(part), part(*its, **named))[1]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    for kind, choice, wanted in (("alternating", "auto", 0), ("alternating", "stock", 2), ("standard", "auto", 2)):
+        encoder = bf16_encoder(attention=kind)
+        encoder.compile_parts(dynamic=False)
+        called.clear()
+        with torch.no_grad(), short_axis.use(choice):
+            assert lean_runs(encoder) == {"auto": [wanted == 0] * 2, "stock": []}[choice]
+        blocks = [part for part in called if isinstance(part.__self__, Block)]
+        assert len(blocks) == wanted
+        assert len(called) == wanted + 1  # finish
+    encoder = bf16_encoder()
+    encoder.compile_parts()
+    encoder.blocks[0].compile()
+    with torch.no_grad():
+        assert lean_runs(encoder) == [False, True]
+
+
 @pytest.fixture
 def on_hopper():
     if not hopper.is_hopper(torch.device("cuda")):
@@ -710,6 +907,89 @@ def test_cuda_rows_beyond_every_limit():
     last = attend(end, Layout.uniform(2, 4), "time", 4)
     assert torch.equal(runs[0][0][-8:], last)
     assert torch.equal(runs[0][1][-8:], torch.autograd.grad(last, end, d_out[-8:])[0])
+
+
+def lean_on_cuda(windows, channels, cast, **settings):
+    """An encoder of Small's width, tokens in bf16, and what makes products bf16."""
+    torch.manual_seed(0)
+    config = small(depth=4, width=192, heads=12, mlp_ratio=4.0, **settings)
+    model = randomized(Encoder(config)).to("cuda", torch.float32 if cast else torch.bfloat16).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.mul_(0.1 if "norm" not in name and p.dim() > 1 else 1)
+    counts = [channels] * windows if isinstance(channels, int) else list(channels) * windows
+    x = torch.randn(sum(counts), 20, 192, device="cuda", dtype=torch.bfloat16)
+    return model, x, Layout.ragged(counts, x.device), torch.autocast("cuda", torch.bfloat16, cast, cache_enabled=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("windows", "channels"), [(1, 1), (3, 19), (40, 20), (2, (19, 3, 36, 21))])
+def test_cuda_lean_blocks_give_the_same_bits(windows, channels, bias, cast, monkeypatch):
+    model, x, layout, autocast = lean_on_cuda(windows, channels, cast, bias=bias)
+    given = x.clone()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), autocast:
+            lean, plain, count = both_ways(model, x, layout, monkeypatch)
+        assert count == 4
+        assert torch.isfinite(lean).all()
+        assert torch.equal(lean, plain)
+    assert torch.equal(x, given)
+
+
+@pytest.mark.gpu
+def test_cuda_lean_blocks_of_many_tokens(monkeypatch):
+    """The MLP in two halves: cuBLAS may choose another kernel for half of the tokens, so a last bit may differ."""
+    model, x, layout, autocast = lean_on_cuda(90, 20, cast=True)
+    assert x.shape[:2].numel() >= lean_half.HALVED
+    with torch.no_grad(), autocast:
+        lean, plain, count = both_ways(model, x, layout, monkeypatch)
+    assert count == 4
+    assert (lean - plain).norm() <= BOUND[torch.bfloat16] * plain.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of inductor
+def test_cuda_lean_blocks_compiled_and_captured(monkeypatch):
+    """What was compiled and what a CUDA graph replays, also after weights have changed in place."""
+    torch._dynamo.reset()
+    model, x, layout, autocast = lean_on_cuda(3, 19, cast=True)
+    with torch.no_grad(), autocast:
+        lean, plain, _ = both_ways(model, x, layout, monkeypatch)
+        model.compile_parts(dynamic=False)
+        compiled, _, count = both_ways(model, x, layout, monkeypatch)
+        assert count == 4
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            model.run(x, layout)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            captured = model.run(x, layout)
+        graph.replay()
+        for found in (lean, compiled, captured):
+            assert (found - plain).norm() <= BOUND[torch.bfloat16] * plain.norm()
+        model.blocks[1].mlp.up.weight.mul_(-2)
+        graph.replay()
+        changed = model.run(x, layout)
+        assert (captured - changed).norm() <= BOUND[torch.bfloat16] * changed.norm()
+        assert (changed - plain).norm() > 0.1 * plain.norm()
+    torch._dynamo.reset()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cast", [False, True])
+def test_cuda_lean_blocks_need_five_times_their_tokens(cast):
+    """At the peak of a run, beside the weights; and the casts of one block, which fit into the sixth."""
+    model, x, layout, autocast = lean_on_cuda(90, 20, cast)
+    with torch.no_grad(), autocast:
+        model.run(x, layout)  # workspaces stay
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        model.run(x.clone(), layout)
+        assert torch.cuda.max_memory_allocated() - before < 6 * x.nbytes
 
 
 def _mixture(counts, seed=0):

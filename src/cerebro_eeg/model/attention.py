@@ -136,7 +136,7 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
     tokens = qkv_RND.shape[1]
     length = tokens if axis == "time" else layout.width
     if axis != "all" and short_axis.suits(qkv_RND, heads, length):
-        first_B = _first(layout) if axis == "channels" else None
+        first_B = first_rows(layout) if axis == "channels" else None
         return short_axis.attend(qkv_RND, heads, axis == "channels", layout.width, first_B, layout.real_R, keys_RN)
     unmasked = keys_RN is None and (axis == "time" or (axis == "channels" and layout.present_BC is None))
     if unmasked and short_axis.ours_for_attention() and short_axis_cpu.suits(qkv_RND, heads, length):
@@ -194,7 +194,7 @@ def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
-def _first(layout: Layout) -> Tensor | None:
+def first_rows(layout: Layout) -> Tensor | None:
     """(B + 1,) the first row of each ragged window, and the number of rows; None where all windows are equally wide."""
     if layout.slot_R is None or layout.present_BC is None:
         return None

@@ -7,6 +7,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model import cpu, half, mlp
 from cerebro_eeg.model.attention import KINDS, comes_apart
-from cerebro_eeg.model.lean import LeanBlock, Step, lean
+from cerebro_eeg.model.lean import LeanBlock, Part, Step, lean
+from cerebro_eeg.model.lean_half import Grid, LeanHalf, lean_half, make_grid
 from cerebro_eeg.model.norm import Late, add_norm, joined, suits
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
@@ -135,15 +137,34 @@ def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
     return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
+_compiled: WeakSet[object] = WeakSet()
+"""What ``compile_parts`` has made of blocks."""
+
+
 def _lean(block: nn.Module) -> LeanBlock | None:
     """The block without its modules, for the CPU; None where it is not simply what this file makes."""
-    if not (cpu.is_untouched(block, Block) and block.pre):
+    parts = _parts_of(block) if cpu.is_untouched(block, Block) else None
+    return None if parts is None else lean(*parts)
+
+
+def _lean_half(block: Step, grid: Grid) -> LeanHalf | None:
+    """The same for CUDA, in half precision; nobody but :meth:`Stack.compile_parts` may have compiled the block."""
+    if type(block) is not Block or "forward" in block.__dict__ or cpu.watched(block):
         return None
+    if block._backward_hooks or block._backward_pre_hooks:
+        return None
+    compiled = block.__dict__.get("_compiled_call_impl")
+    parts = _parts_of(block) if compiled is None or compiled in _compiled else None
+    return None if parts is None else lean_half(grid, *parts)
+
+
+def _parts_of(block: Block) -> tuple[Part, Part, Part, Part, Part] | None:
+    """Norm, attention, norm and linear layers of a block with pre-norm whose MLP nobody has touched."""
     parts = block._modules
     last = parts["mlp"]
-    if not cpu.is_untouched(last, Mlp):
+    if not block.pre or not half.is_bare(last, Mlp):
         return None
-    return lean(parts["norm1"], parts["attention"], parts["norm2"], last._modules["up"], last._modules["down"])
+    return parts["norm1"], parts["attention"], parts["norm2"], last._modules["up"], last._modules["down"]
 
 
 class Stack(Parted):
@@ -183,12 +204,14 @@ class Stack(Parted):
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         x_RND = x_RND.to(self.dtype) if self.wide else x_RND
         blocks = list(self.blocks)[:layer]
-        if keys_RN is None and keep_K2B is None and cpu.suits(x_RND) and not cpu.watched(self):
+        whole = keys_RN is None and keep_K2B is None
+        if whole and cpu.suits(x_RND) and not cpu.watched(self):
             steps = [_lean(block) or block for block in blocks]
             return cpu.by_pieces(lambda piece_RND, its: self._through(steps, [piece_RND], its), x_RND, layout)
+        grid = make_grid(x_RND, layout) if whole else None
         tokens = [x_RND]
         del x_RND
-        return self._through(blocks, tokens, layout, keys_RN, keep_K2B, carried)
+        return self._through(blocks, tokens, layout, keys_RN, keep_K2B, carried, grid)
 
     def _through(
         self,
@@ -198,11 +221,25 @@ class Stack(Parted):
         keys_RN: Tensor | None = None,
         keep_K2B: Tensor | None = None,
         carried: bool = False,
+        grid: Grid | None = None,
     ) -> Tensor:
-        """Takes the tokens out of a list: held by the caller, they would live as long as all blocks run."""
+        """Takes the tokens out of a list: held by the caller, they would live as long as all blocks run.
+
+        With a ``grid`` blocks that are simply what this file makes run without their modules. What one of them has made
+        nobody else has seen, and the next one overwrites it; anything else may be held by somebody and stays.
+        """
         x_RND = tokens.pop()
         late: Late | None = None
+        owned = False
         for i, block in enumerate(blocks):
+            bare = None
+            if grid is not None and (owned or grid.takes(x_RND, late)):
+                bare = _lean_half(block, grid)
+            if bare is not None:
+                x_RND, late = bare(x_RND, late, owned)
+                owned = True
+                continue
+            owned = False
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
                 x_RND, late = checkpoint(block, x_RND, late, layout, keys_RN, keep_2B, use_reentrant=False)
@@ -229,6 +266,8 @@ class Stack(Parted):
         super().compile_parts(dynamic)
         for block in self.blocks:
             block.compile(dynamic=dynamic)
+            if "_compiled_call_impl" in block.__dict__:  # not in that of a wrapper
+                _compiled.add(block._compiled_call_impl)
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
         """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""

@@ -4,6 +4,8 @@ An operator that takes a layer's weights and leaves its ``forward`` aside must n
 layer or has replaced it: adapters, hooks, quantised layers and shards run themselves.
 """
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -28,9 +30,14 @@ def suits(x: Tensor, layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether nobody has replaced or watches a layer of this class, and its weights are plain numbers, not shards."""
-    if not cpu.is_untouched(layer, kind) or cpu.watched(layer) or layer._backward_hooks or layer._backward_pre_hooks:
+    if not is_bare(layer, kind) or cpu.watched(layer):
         return False
     return not any(is_traceable_wrapper_subclass(held) for held in layer._parameters.values())
+
+
+def is_bare(layer: nn.Module | None, kind: type[cpu.Module]) -> TypeGuard[cpu.Module]:
+    """The same but for hooks forward, which may be asked for once for several layers, and for the weights."""
+    return cpu.is_untouched(layer, kind) and not layer._backward_hooks and not layer._backward_pre_hooks
 
 
 def parts(x: Tensor, linear: nn.Linear) -> tuple[Tensor, Tensor, Tensor | None]:

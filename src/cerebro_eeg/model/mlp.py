@@ -51,7 +51,7 @@ def fuses(x: Tensor, width: int, hidden: int) -> bool:
     return not x.is_cuda or hopper.is_hopper(x.device)  # on a CPU the interpreter runs them
 
 
-def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:
+def run_hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:
     """GELU of x W + b, and, where something is to be kept, what :func:`mlp_backward` needs; else the same again."""
     hidden, width = weight_HD.shape
     if not fuses(x_RND, width, hidden):
@@ -71,7 +71,7 @@ def _hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool)
 @torch.library.custom_op("cerebro_eeg::hidden_layer", mutates_args=())
 def hidden_layer(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
     """GELU of x W + b without a gradient: nothing is kept."""
-    return _hidden(x_RND, up_HD, up_H, keep=False)[0]
+    return run_hidden(x_RND, up_HD, up_H, keep=False)[0]
 
 
 @hidden_layer.register_fake
@@ -84,7 +84,7 @@ def mlp_op(
     x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output; and for the backward pass the hidden layer, and GELU's slope in it or, unless fused, GELU's input."""
-    out_RNH, kept_RNH = _hidden(x_RND, up_HD, up_H, keep=True)
+    out_RNH, kept_RNH = run_hidden(x_RND, up_HD, up_H, keep=True)
     return functional.linear(out_RNH, down_DH, down_D), out_RNH, kept_RNH
 
 

@@ -99,38 +99,67 @@ def add_norm_op(
     late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N)."""
-    x_RND, late_RND, weight_D, bias_D = (given.contiguous() for given in (x_RND, late_RND, weight_D, bias_D))
+    x_RND, late = x_RND.contiguous(), Late(late_RND.contiguous(), late_bias_D)
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
     kept_2RN = _kept(x_RND, keep)
+    run_add_norm(x_RND, late, weight_D, bias_D, eps, total_RND, out_RND, kept_2RN if keep else None)
+    return total_RND, out_RND, kept_2RN
+
+
+def run_add_norm(
+    x_RND: Tensor,
+    late: Late,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    total_RND: Tensor,
+    out_RND: Tensor,
+    kept_2RN: Tensor | None = None,
+) -> None:
+    """Write the sum and its norm, and what is to be kept where there is a place for it; tokens lie in one piece.
+
+    Sum and norm may go where x and late come from, for widths that this :func:`overwrites`.
+    """
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
-    if rows:
-        from cerebro_eeg.model import norm_kernels
+    if not rows:
+        return
+    from cerebro_eeg.model import norm_kernels
 
-        t = tile(width, backward=False)
-        mean_RN, scale_RN = kept_2RN if keep else (x_RND, x_RND)  # something to point to
-        with torch.cuda.device_of(x_RND):
-            norm_kernels.forward[(-(-rows // t.rows),)](
-                x_RND,
-                late_RND,
-                weight_D if late_bias_D is None else late_bias_D.contiguous(),
-                weight_D,
-                bias_D,
-                total_RND,
-                out_RND,
-                mean_RN,
-                scale_RN,
-                rows,
-                eps,
-                D=width,
-                BLOCK_A=t.columns[0],
-                BLOCK_B=t.columns[1],
-                BLOCK_T=t.rows,
-                KEEP=keep,
-                BIAS=late_bias_D is not None,
-                num_warps=t.warps,
-            )
-    return total_RND, out_RND, kept_2RN
+    t = tile(width, backward=False)
+    weight_D = weight_D.contiguous()
+    mean_RN, scale_RN = (x_RND, x_RND) if kept_2RN is None else kept_2RN  # something to point to
+    with torch.cuda.device_of(x_RND):
+        norm_kernels.forward[(-(-rows // t.rows),)](
+            x_RND,
+            late.branch_RND,
+            weight_D if late.bias_D is None else late.bias_D.contiguous(),
+            weight_D,
+            bias_D.contiguous(),
+            total_RND,
+            out_RND,
+            mean_RN,
+            scale_RN,
+            rows,
+            eps,
+            D=width,
+            BLOCK_A=t.columns[0],
+            BLOCK_B=t.columns[1],
+            BLOCK_T=t.rows,
+            KEEP=kept_2RN is not None,
+            BIAS=late.bias_D is not None,
+            num_warps=t.warps,
+        )
+
+
+def overwrites(width: int) -> bool:
+    """Whether results may take the place of what they are made of.
+
+    Not where a block has fewer values than a program threads: several threads then read the same value, and one of them
+    might write before another has read.
+    """
+    t = tile(width, backward=False)
+    return width <= MOST and t.rows * t.columns[1] >= 32 * t.warps
 
 
 def _kept(x_RND: Tensor, keep: bool) -> Tensor:

@@ -79,17 +79,22 @@ def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both. Not on AMD, for which Triton compiles only some of them.
-    Within a sequence offsets are of 32 bit: 2^31 numbers from its first row to its last are too many.
+    Not where 2^31 numbers lie between the first row of a sequence and its last.
     """
     if torch.version.hip is not None:
         return False
     if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES or transformed():
         return False
-    tokens, size = qkv_RND.shape[1:]
-    if length * tokens * size >= 2**31:
+    _, tokens, size = qkv_RND.shape
+    return fits(qkv_RND.dtype, tokens, size // 3, heads, length)
+
+
+def fits(dtype: torch.dtype, tokens: int, width: int, heads: int, length: int) -> bool:
+    """Whether what one head needs fits on chip, and offsets within a sequence 32 bit."""
+    dim = width // heads
+    if length * tokens * 3 * width >= 2**31:
         return False
-    dim = size // (3 * heads)
-    if qkv_RND.dtype == torch.float32:
+    if dtype == torch.float32:
         return bool(dim <= 64 and length <= 64)
     return bool(length <= 256 if dim <= 64 else dim <= 128 and length <= 128)
 
@@ -267,6 +272,14 @@ def attend_op(
     out_RND, log_L = _new(qkv_RND, heads, keep)
     _launch("forward", [qkv_RND.contiguous(), out_RND, log_L], heads, across, width, first_B, real_R, keys_RN)
     return out_RND, log_L
+
+
+def run_attend(
+    qkv_RND: Tensor, out_RND: Tensor, heads: int, across: bool, width: int, first_B: Tensor | None = None
+) -> None:
+    """Write attention without pads, hidden keys or a gradient; both tensors lie in one piece."""
+    nothing_L = qkv_RND.new_empty(0, dtype=torch.float32)
+    _launch("forward", [qkv_RND, out_RND, nothing_L], heads, across, width, first_B, None, None)
 
 
 def _new(qkv_RND: Tensor, heads: int, keep: bool) -> tuple[Tensor, Tensor]:
