@@ -58,18 +58,11 @@ def test_the_assembly_turns_a_square(side, turning):
     np.testing.assert_array_equal(turned, x.T[at[..., 0], at[..., 1]])
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100, 120])
-@pytest.mark.parametrize(("length", "dim"), [(20, 16), (20, 48), (36, 16)])
-def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability):
-    """In every GPU's code, what goes into the assembly is the product of one warp, 16 x 8 after 16 x 8."""
-    assert short_axis.turns_in_registers()  # a new Triton: look at its layouts, then add it to LAYOUTS
+def compiled(length, dim, capability=90, **flags):
+    """The backward kernel for a GPU that need not be here."""
     t = short_axis.tile(length, 12, dim, backward=True, exact=False)
-    assert t.in_registers
     known = {
-        "ACROSS": False,
-        "RAGGED": False,
-        "REAL": False,
-        "KEYS": False,
+        **dict.fromkeys(("ACROSS", "RAGGED", "REAL", "KEYS"), False),
         "KEEP": True,
         "HEADS": 12,
         "E": dim,
@@ -80,29 +73,56 @@ def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability):
         "BLOCK_Q": t.queries,
         "GROUP": t.group,
         "TURNS": t.turns,
-        "REST": t.rest,
-        "KEYS_FIRST": t.keys_first,
-        "IN_REGISTERS": t.in_registers,
-        "STORED": t.stored,
-        "TOKENS": 0,
+        **short_axis._more_of(t, 0),
         "PRECISION": "tf32",
+        **flags,
     }
-    kernel = kernels.backward
-    signature = {name: TYPES.get(name, "constexpr") for name in kernel.arg_names}
-    source = ASTSource(kernel, signature, known, {})
-    code = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1}).asm
+    given = {"first": "*i64"} if known["RAGGED"] else {}
+    given |= {name: "*i1" for name in ("real", "keys") if known[name.upper()]}
+    signature = {name: (TYPES | given).get(name, "constexpr") for name in kernels.backward.arg_names}
+    source = ASTSource(kernels.backward, signature, known, {})
+    return t, triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": t.warps}).asm
+
+
+@pytest.mark.parametrize(
+    ("length", "dim", "capability", "flags"),
+    [
+        *((20, 16, capability, {}) for capability in (80, 90, 100, 120)),
+        (20, 48, 90, {"TURNS": 1}),
+        (36, 16, 90, {"ACROSS": True, "REAL": True, "TURNS": 1}),
+        (24, 64, 90, {"ACROSS": True, "KEYS": True, "TOKENS": 20}),
+    ],
+)
+def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability, flags):
+    """In every GPU's code, what goes into the assembly is the product of one warp, 16 x 8 after 16 x 8."""
+    assert short_axis.turns_in_registers()  # a new Triton: look at its layouts, then add it to LAYOUTS
+    t, code = compiled(length, dim, capability, **flags)
+    assert t.in_registers
     lines = [line for line in code["ttgir"].splitlines() if "tt.elementwise_inline_asm" in line]
-    assert lines
-    for (
-        line
-    ) in lines:  # as a product leaves them, or as the next one takes them: the same numbers in the same registers
-        taken = re.search(r": tensor<(\d+)x(\d+)xbf16, (?:#ttg.dot_op<\{opIdx = 0, parent = )?#(\w+)(.*?)> ->", line)
-        assert taken is not None
+    assert len(lines) == 2 * (t.slots // t.part) ** 2 * (2 if t.rest else 1)
+    for line in lines:
+        taken = re.search(r": tensor<(\d+)x(\d+)xbf16, #(\w+)> ->", line)
+        assert taken is not None, line
         assert taken[1] == taken[2] == str(t.part) == str(t.queries)
-        assert taken[4] in ("", ", kWidth = 2}>")
         mma = re.search(rf"#{taken[3]} = #ttg\.nvidia_mma<\{{(.*?)\}}>", code["ttgir"])
         assert mma is not None
         assert "versionMajor = 2" in mma[1]
         assert "warpsPerCTA = [1, 1]" in mma[1]
         assert "instrShape = [16, 8]" in mma[1]
     assert "movmatrix" in code["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("length", "dim", "flags"),
+    [
+        (16, 16, {}),
+        (32, 48, {"ACROSS": True, "RAGGED": True}),
+        (40, 40, {"ACROSS": True, "RAGGED": True, "TOKENS": 20}),
+        (64, 16, {}),
+        (100, 128, {"ACROSS": True, "RAGGED": True}),
+        (256, 64, {"ACROSS": True, "RAGGED": True}),
+    ],
+)
+def test_every_kind_of_tile_compiles(length, dim, flags):
+    """What the interpreter forgives, such as results of two types, the compiler does not."""
+    assert compiled(length, dim, **flags)[1]["cubin"]

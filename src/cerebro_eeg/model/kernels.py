@@ -142,14 +142,15 @@ def _turn_in_registers(x):
     Of each 8 x 8 numbers of a product, lane 4 i + j holds those at (i, 2 j) and (i, 2 j + 1) in one register, and
     ``movmatrix`` turns them. Registers go through 16 x 16 numbers by rows, then columns, then over the 16 x 16 by
     columns, then rows; so outputs below are inputs with rows and columns exchanged. Triton knows nothing of this: to it
-    every number stays where it is. ``tests/test_turning.py`` looks at its layouts.
+    every number stays where it is. Assembly that is not pure keeps it from moving numbers into another order before.
+    ``tests/test_turning.py`` looks at its layouts.
     """
     if INTERPRETED:
         return tl.trans(x)
     elif x.shape[0] == 16:
-        return tl.inline_asm_elementwise(TURN_16[0], TURN_16[1], [x], x.dtype, is_pure=True, pack=8)
+        return tl.inline_asm_elementwise(TURN_16[0], TURN_16[1], [x], x.dtype, is_pure=False, pack=8)
     else:
-        return tl.inline_asm_elementwise(TURN_32[0], TURN_32[1], [x], x.dtype, is_pure=True, pack=32)
+        return tl.inline_asm_elementwise(TURN_32[0], TURN_32[1], [x], x.dtype, is_pure=False, pack=32)
 
 
 @triton.jit
@@ -157,10 +158,11 @@ def _first(parts, AXIS: tl.constexpr, WANTED: tl.constexpr, IN_REGISTERS: tl.con
     """Scores whose keys lie along ``AXIS``, with keys along the one that is wanted."""
     if AXIS == WANTED:
         return parts
-    turned = ()
-    for i in tl.static_range(len(parts)):
-        turned += (_turn_in_registers(parts[i]) if IN_REGISTERS else _turn(parts[i]),)
-    return turned
+    else:
+        turned = ()
+        for i in tl.static_range(len(parts)):
+            turned += (_turn_in_registers(parts[i]) if IN_REGISTERS else _turn(parts[i]),)
+        return turned
 
 
 @triton.jit

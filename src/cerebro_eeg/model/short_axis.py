@@ -424,14 +424,13 @@ def _launch(
 def _more_of(t: Tile, tokens: int) -> dict[str, int]:
     """What the backward kernel has to know besides.
 
-    Windows with heads of more than 16 dimensions that one warp computes have code of their own for each number of
-    tokens in a row: the distance between rows as a constant keeps registers free.
+    ``tokens`` of a row where sequences lie across rows, else 0. Heads of more than 16 dimensions that one warp computes
+    have code of their own for each: the distance between rows as a constant keeps registers free.
     """
-    known = tokens if t.in_registers and t.dim + t.rest > 16 else 0
     return {
         "REST": t.rest,
         "KEYS_FIRST": t.keys_first,
         "IN_REGISTERS": t.in_registers,
         "STORED": t.stored,
-        "TOKENS": known,
+        "TOKENS": tokens if t.in_registers and t.dim + t.rest > 16 else 0,
     }
