@@ -54,17 +54,28 @@ def _sequence(bunch, first, tokens, width, ACROSS: tl.constexpr, RAGGED: tl.cons
 @triton.jit
 def _place(
     bunch, slot_S, first, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, SLOTS: tl.constexpr,
-    PACK: tl.constexpr,
+    PACK: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """Row and place of every slot's token, counted from the bunch's first ones, and whether there is a token."""
+    """Row and place of every slot's token, and whether there is a token; for a bunch of PACK sequences.
+
+    Places are in 64 bit, or, with ``NEAR``, in 32 bit from the bunch's first token on.
+    """
     at_S, part_S = slot_S, tl.zeros_like(slot_S)
     if PACK > 1:
         at_S, part_S = slot_S % SLOTS, slot_S // SLOTS
     row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     if ACROSS:
-        return at_S, at_S * tokens + part_S, (at_S < length) & (token + part_S < tokens)
+        row_S, token_S = row + at_S, token + part_S
+        there_S = (at_S < length) & (token_S < tokens)
+        near_S = at_S * tokens + part_S
     else:
-        return part_S, part_S * tokens + at_S, (row + part_S < sequences) & (at_S < tokens)
+        row_S, token_S = row + part_S, at_S
+        there_S = (row_S < sequences) & (at_S < tokens)
+        near_S = part_S * tokens + at_S
+    if NEAR:
+        return row_S, near_S, there_S
+    else:
+        return row_S, row_S * tokens + token_S, there_S
 
 
 @triton.jit
@@ -311,22 +322,24 @@ def _weights(p, dtype: tl.constexpr, SLOTS: tl.constexpr, PRECISION: tl.constexp
 def _keys(
     bunch, first, real, keys, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
     KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr, LEAST: tl.constexpr,
+    NEAR: tl.constexpr,
 ):  # fmt: skip
     """For each part of the tile: its slots, their places, whether there is a token, a real one, and what hides it.
 
     ``LEAST`` tokens are there for certain, which saves a mask; 0 where there may be none.
     """
-    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     slot, place, there, used, hidden = (), (), (), (), ()
     for i in tl.static_range(SLOTS * PACK // PART):
         slot_T = i * PART + tl.arange(0, PART)
-        row_T, place_T, there_T = _place(bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
+        row_T, place_T, there_T = _place(
+            bunch, slot_T, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK, NEAR
+        )
         real_T = there_T
         if REAL:
-            real_T = there_T & (tl.load(real + row + row_T, there_T, 0) != 0)
+            real_T = there_T & (tl.load(real + row_T, there_T, 0) != 0)
         seen_T = real_T
         if KEYS:
-            seen_T = real_T & (tl.load(keys + row * tokens + token + place_T, real_T, 0) != 0)
+            seen_T = real_T & (tl.load(keys + place_T, real_T, 0) != 0)
         if (i + 1) * PART <= LEAST and not REAL and not KEYS:
             hidden_T = tl.zeros((PART,), tl.float32)
         else:
@@ -342,15 +355,15 @@ def _keys(
 @triton.jit
 def _queries(
     query, bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
-    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr,
+    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """The same of a block of queries, which nothing hides; and where their logarithms are: those of a head together."""
     row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     slot_Q = query + tl.arange(0, Q)
-    row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK)
+    row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK, NEAR)
     real_Q = there_Q
     if REAL:
-        real_Q = there_Q & (tl.load(real + row + row_Q, there_Q, 0) != 0)
+        real_Q = there_Q & (tl.load(real + row_Q, there_Q, 0) != 0)
     log_Q = (row * tokens + token * length) * HEADS + (slot_Q // SLOTS * (HEADS * length) + slot_Q % SLOTS)
     return slot_Q, place_Q, there_Q, real_Q, log_Q, length
 
@@ -358,14 +371,14 @@ def _queries(
 @triton.jit
 def _blocks(
     bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
-    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr,
+    HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """Of all blocks of queries in a tile; the last one may be smaller."""
     blocks = ()
     for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
         block = _queries(
             query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
-            min(BLOCK_Q, SLOTS * PACK - query),
+            min(BLOCK_Q, SLOTS * PACK - query), NEAR,
         )  # fmt: skip
         blocks += (block,)
     return blocks
@@ -385,14 +398,13 @@ def _forward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
-    qkv += (row * tokens + token) * (3 * D)
-    out += (row * tokens + token) * D
-    at = _keys(bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST)
+    at = _keys(
+        bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST, False
+    )
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     if WRITTEN_OUT:
         blocks = _blocks(
-            bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
+            bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q, False
         )
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=3 if TURNS > 1 else 1):
         k, v = (), ()
@@ -409,7 +421,7 @@ def _forward(
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
                 block = _queries(
                     query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
-                    BLOCK_Q,
+                    BLOCK_Q, False,
                 )  # fmt: skip
                 _attend(
                     qkv + column, out + column, logs, column // E, k, v, block, at, scale, REAL, KEEP, SEEN, D, E,
@@ -454,22 +466,27 @@ def _backward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
-    qkv += (row * tokens + token) * (3 * D)
-    d_qkv += (row * tokens + token) * (3 * D)
-    d_out += (row * tokens + token) * D
+    if IN_REGISTERS:  # which are scarce: places are then counted from here
+        row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
+        place = row * tokens + token
+        qkv, d_qkv, d_out, keys = qkv + place * (3 * D), d_qkv + place * (3 * D), d_out + place * D, keys + place
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     late = 1.0 if EARLY else scale
     STAGES: tl.constexpr = 3 if TURNS > 1 else 1
+    # Of narrow heads, and where several warps share one, all sums at once; else one after the other, so that few live.
+    WHOLE: tl.constexpr = SLOTS * PACK == PART and PART == BLOCK_Q
+    SUMS_FIRST: tl.constexpr = WHOLE and (BLOCK_E == 16 or not IN_REGISTERS)
     SCARCE: tl.constexpr = SLOTS == 48 and REST > 0  # registers: places are computed again in every turn
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=STAGES, disable_licm=SCARCE):
         at = _keys(
-            bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST
-        )
+            bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST,
+            IN_REGISTERS,
+        )  # fmt: skip
         if WRITTEN_OUT:
             blocks = _blocks(
-                bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q
-            )
+                bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK, BLOCK_Q,
+                IN_REGISTERS,
+            )  # fmt: skip
         k, v = (), ()
         for i in tl.static_range(len(at[0])):
             k += (_load(qkv + column + D, at[1][i], at[3][i], 3 * D, E, BLOCK_E, REST, GROUP),)
@@ -479,13 +496,13 @@ def _backward(
             for i in tl.static_range(len(blocks)):
                 block = _attend_backward(
                     qkv + column, d_out + column, logs, column // E, k, v, blocks[i], at, scale, AXIS, KEEP, SEEN, D, E,
-                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, PRECISION,
+                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, SUMS_FIRST, IN_REGISTERS, PRECISION,
                 )  # fmt: skip
                 found += (block,)
             for piece in tl.static_range(len(k[0])):
                 _write(
-                    d_qkv + column, found, k, blocks, at, late, piece, D, E, BLOCK_E, REST, GROUP, AXIS, IN_REGISTERS,
-                    STORED, PRECISION,
+                    d_qkv + column, found, k, blocks, at, late, piece, D, E, BLOCK_E, REST, GROUP, AXIS, SUMS_FIRST,
+                    IN_REGISTERS, STORED, PRECISION,
                 )  # fmt: skip
         else:
             dk, dv = (), ()
@@ -495,15 +512,15 @@ def _backward(
             for query in range(0, SLOTS * PACK if BLOCK_Q == SLOTS * PACK else length, BLOCK_Q):
                 block = _queries(
                     query, bunch, first, real, tokens, width, sequences, ACROSS, RAGGED, REAL, HEADS, SLOTS, PACK,
-                    BLOCK_Q,
+                    BLOCK_Q, IN_REGISTERS,
                 )  # fmt: skip
                 q_GQE, do_GQE, weights, slopes = _attend_backward(
                     qkv + column, d_out + column, logs, column // E, k, v, block, at, scale, AXIS, KEEP, SEEN, D, E,
-                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, PRECISION,
+                    BLOCK_E, REST, SLOTS, PACK, GROUP, EARLY, False, IN_REGISTERS, PRECISION,
                 )  # fmt: skip
                 more_dk, more_dv, dq_GQE = (), (), _zeros(q_GQE)
                 for i in tl.static_range(len(k)):
-                    more_dv += (_add(dv[i], _first(weights[i], AXIS, -2, IN_REGISTERS), do_GQE, PRECISION),)
+                    more_dv += (_add(dv[i], weights[i], do_GQE, PRECISION),)
                     more_dk += (_add(dk[i], _first(slopes[i], AXIS, -2, IN_REGISTERS), q_GQE, PRECISION),)
                     dq_GQE = _add(dq_GQE, _first(slopes[i], AXIS, -1, IN_REGISTERS), k[i], PRECISION)
                 dk, dv = more_dk, more_dv
@@ -517,10 +534,12 @@ def _backward(
 def _attend_backward(
     q, d_out, logs, head, k, v, block, at, scale, AXIS: tl.constexpr, KEEP: tl.constexpr, SEEN: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr, SLOTS: tl.constexpr,
-    PACK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    PACK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr, SUMS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of queries, the gradients of their outputs, and as products take them, weights and gradients of scores.
 
+    ``SUMS_FIRST``: instead of weights, the gradients of values, which are then summed up before anything else.
     Gradients of scores go through the matrix units in two halves, cut and what was cut off; without the second the
     error is up to 8 times that of the best stock backend. ``EARLY``: they are scaled already.
     """
@@ -533,50 +552,61 @@ def _attend_backward(
         scores = _scores(q_GQE, k, at[4], slot_Q, at[0], AXIS, SLOTS, PACK, PRECISION)
     else:
         powers, share_GQ, _ = _powers(q_GQE, k, at[4], slot_Q, at[0], c, AXIS, SEEN, SLOTS, PACK, PRECISION)
-    p, dp, means, weights, slopes = (), (), (), (), ()
+    p, dp, dv, means, weights, slopes = (), (), (), (), (), ()
     for i in tl.static_range(len(k)):
         if KEEP:
             p += (tl.exp2(scores[i] * c - tl.expand_dims(log_GQ, AXIS)),)
         else:
             p += (powers[i] * tl.expand_dims(share_GQ, AXIS),)
         dp += (_products(do_GQE, v[i], AXIS, PRECISION),)
+        weights += (_first(_weights(p[i], k[i][0].dtype, SLOTS, PRECISION), AXIS, -2, IN_REGISTERS),)
+        if SUMS_FIRST:
+            dv += (_add(_zeros(v[i]), weights[i], do_GQE, PRECISION),)
         means += (p[i] * dp[i],)
     early = scale if EARLY else 1.0
     mean_GQ = _sum(means, AXIS) * early
     for i in tl.static_range(len(k)):
-        weights += (_weights(p[i], k[i][0].dtype, SLOTS, PRECISION),)
         ds = p[i] * (dp[i] * early - tl.expand_dims(mean_GQ, AXIS))
         slopes += ((ds,) if PRECISION == "ieee" else _halves(ds, k[i][0].dtype),)
-    return q_GQE, do_GQE, weights, slopes
+    return q_GQE, do_GQE, dv if SUMS_FIRST else weights, slopes
 
 
 @triton.jit
 def _write(
     d_qkv, found, k, blocks, at, late, PIECE: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
-    REST: tl.constexpr, GROUP: tl.constexpr, AXIS: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    REST: tl.constexpr, GROUP: tl.constexpr, AXIS: tl.constexpr, SUMS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr,
+    STORED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one piece of columns, from what all blocks of queries have found; few sums are alive at once."""
+    """Gradients of one piece of columns, from what all blocks of queries have found."""
     WIDE: tl.constexpr = BLOCK_E if PIECE == 0 else REST
     USED: tl.constexpr = E if REST == 0 else min(E - PIECE * BLOCK_E, WIDE)
     d_qkv += PIECE * BLOCK_E
-    for i in tl.static_range(len(k)):
-        dv = tl.zeros(k[i][PIECE].shape, tl.float32)
-        for b in tl.static_range(len(blocks)):
-            _, do_GQE, weights, _ = found[b]
-            dv = _added(dv, _first(weights[i], AXIS, -2, IN_REGISTERS), do_GQE[PIECE], PRECISION)
-        _store_piece(d_qkv + 2 * D, dv, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
-        dk = tl.zeros(k[i][PIECE].shape, tl.float32)
+    if SUMS_FIRST:
+        q_GQE, _, dv, slopes = found[0]
+        zeros = tl.zeros(q_GQE[PIECE].shape, tl.float32)
+        dk = _added(zeros, _first(slopes[0], AXIS, -2, IN_REGISTERS), q_GQE[PIECE], PRECISION)
+        dq = _added(zeros, _first(slopes[0], AXIS, -1, IN_REGISTERS), k[0][PIECE], PRECISION)
+        _store_piece(d_qkv, dq * late, blocks[0][1], blocks[0][2], 3 * D, USED, WIDE, GROUP, STORED)
+        _store_piece(d_qkv + D, dk * late, at[1][0], at[2][0], 3 * D, USED, WIDE, GROUP, STORED)
+        _store_piece(d_qkv + 2 * D, dv[0][PIECE], at[1][0], at[2][0], 3 * D, USED, WIDE, GROUP, STORED)
+    else:
+        for i in tl.static_range(len(k)):
+            dv = tl.zeros(k[i][PIECE].shape, tl.float32)
+            for b in tl.static_range(len(blocks)):
+                _, do_GQE, weights, _ = found[b]
+                dv = _added(dv, weights[i], do_GQE[PIECE], PRECISION)
+            _store_piece(d_qkv + 2 * D, dv, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
+            dk = tl.zeros(k[i][PIECE].shape, tl.float32)
+            for b in tl.static_range(len(blocks)):
+                q_GQE, _, _, slopes = found[b]
+                dk = _added(dk, _first(slopes[i], AXIS, -2, IN_REGISTERS), q_GQE[PIECE], PRECISION)
+            _store_piece(d_qkv + D, dk * late, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
         for b in tl.static_range(len(blocks)):
             q_GQE, _, _, slopes = found[b]
-            dk = _added(dk, _first(slopes[i], AXIS, -2, IN_REGISTERS), q_GQE[PIECE], PRECISION)
-        _store_piece(d_qkv + D, dk * late, at[1][i], at[2][i], 3 * D, USED, WIDE, GROUP, STORED)
-    for b in tl.static_range(len(blocks)):
-        q_GQE, _, _, slopes = found[b]
-        dq = tl.zeros(q_GQE[PIECE].shape, tl.float32)
-        for i in tl.static_range(len(k)):
-            dq = _added(dq, _first(slopes[i], AXIS, -1, IN_REGISTERS), k[i][PIECE], PRECISION)
-        _store_piece(d_qkv, dq * late, blocks[b][1], blocks[b][2], 3 * D, USED, WIDE, GROUP, STORED)
+            dq = tl.zeros(q_GQE[PIECE].shape, tl.float32)
+            for i in tl.static_range(len(k)):
+                dq = _added(dq, _first(slopes[i], AXIS, -1, IN_REGISTERS), k[i][PIECE], PRECISION)
+            _store_piece(d_qkv, dq * late, blocks[b][1], blocks[b][2], 3 * D, USED, WIDE, GROUP, STORED)
 
 
 @triton.jit(do_not_specialize=COUNTS)

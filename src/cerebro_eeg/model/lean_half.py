@@ -10,7 +10,7 @@ go this way, too.
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **H** hidden width, **T** tokens of all rows.
 """
 
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -89,11 +89,6 @@ class Affine(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, x_RND: Tensor) -> Tensor:
-        """In the precision of the tokens. What was cast is not kept for the next call: a CUDA graph must cast anew."""
-        dtype = x_RND.dtype
-        return functional.linear(x_RND, self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
-
 
 class Norm(NamedTuple):
     """The weights of a LayerNorm."""
@@ -126,27 +121,37 @@ class LeanHalf(NamedTuple):
             total_RND, y_RND = (x_RND, late.branch_RND) if owned else (torch.empty_like(x_RND), torch.empty_like(x_RND))
             norm.run_add_norm(x_RND, late, *self.norm1, total_RND, y_RND)
             x_RND, owned = total_RND, True
-        self._attend(y_RND)
+        qkv, qkv_bias, out, up, up_bias, down = self._cast()
+        _, _, _, width, first_B = self.grid
+        qkv_RND = functional.linear(y_RND, qkv, qkv_bias)
+        short_axis.run_attend(qkv_RND, y_RND, self.heads, self.across, width, first_B if self.across else None)
+        del qkv_RND
         total_RND = x_RND if owned else torch.empty_like(x_RND)
-        branch_RND = functional.linear(y_RND, self.out.weight.to(y_RND.dtype))
+        branch_RND = functional.linear(y_RND, out)
         norm.run_add_norm(x_RND, Late(branch_RND, self.out.bias), *self.norm2, total_RND, y_RND)
         del branch_RND
-        self._feed_forward(y_RND.view(-1, y_RND.shape[-1]))
+        _feed_forward(y_RND.view(-1, y_RND.shape[-1]), up, up_bias, down)
         return total_RND, Late(y_RND, self.down.bias)
 
-    def _attend(self, y_RND: Tensor) -> None:
-        """Attention of y in the place of y."""
-        _, _, _, width, first_B = self.grid
-        short_axis.run_attend(self.qkv(y_RND), y_RND, self.heads, self.across, width, first_B if self.across else None)
+    def _cast(self) -> list[Any]:
+        """What products take besides tokens, in their precision, cast by one launch.
 
-    def _feed_forward(self, y_TD: Tensor) -> None:
-        """The MLP of y but for its last bias, in the place of y."""
-        dtype, tokens = y_TD.dtype, len(y_TD)
-        up_HD, up_H = self.up.weight.to(dtype), None if self.up.bias is None else self.up.bias.to(dtype)
-        down_HD = self.down.weight.to(dtype).t()
-        size = tokens if tokens < HALVED else -(-tokens // (2 * ROWS)) * ROWS
-        for part_TD in y_TD.split(size):
-            torch.mm(mlp.run_hidden(part_TD, up_HD, up_H, keep=False)[0], down_HD, out=part_TD)
+        It is not kept for the next call: a CUDA graph must cast anew.
+        """
+        given = self.qkv.weight, self.qkv.bias, self.out.weight, self.up.weight, self.up.bias, self.down.weight
+        cast = {i: x for i, x in enumerate(given) if x is not None and x.dtype != self.grid.dtype}
+        room = {i: torch.empty_like(x, dtype=self.grid.dtype) for i, x in cast.items()}
+        if room:
+            torch._foreach_copy_(list(room.values()), list(cast.values()))
+        return [room.get(i, x) for i, x in enumerate(given)]
+
+
+def _feed_forward(y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
+    """The MLP of y but for its last bias, in the place of y."""
+    tokens = len(y_TD)
+    size = tokens if tokens < HALVED else -(-tokens // (2 * ROWS)) * ROWS
+    for part_TD in y_TD.split(size):
+        torch.mm(mlp.run_hidden(part_TD, up_HD, up_H, keep=False)[0], down_DH.t(), out=part_TD)
 
 
 def lean_half(of: Grid, norm1: Part, attention: Part, norm2: Part, up: Part, down: Part) -> LeanHalf | None:

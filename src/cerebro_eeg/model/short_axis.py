@@ -189,7 +189,7 @@ def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int) -> 
     block, rest = _columns(dim)
     warps, turns, stored = 1, 4, 4
     if block == 16:
-        turns, stored = 6 if length <= 20 or 32 < length <= 40 else 3 if 24 < length <= 32 else 4, 2
+        turns, stored = 6 if length <= 20 or 32 < length <= 40 else 4, 2
     elif slots == 48 and rest:
         turns, stored = 2, 0
     elif 24 < length <= 32 or dim > 64:
