@@ -209,7 +209,9 @@ def test_derivatives_forward_and_transforms_take_the_stock_path():
     assert len(seen) == 9
 
 
-def test_tiles_hold_the_axis():
+@pytest.mark.parametrize("in_registers", [True, False])
+def test_tiles_hold_the_axis(in_registers, monkeypatch):
+    monkeypatch.setattr(short_axis, "turns_in_registers", lambda: in_registers)
     for length in range(1, 257):
         for dim in (16, 24, 48, 64, 128):
             for exact in (False, True):
@@ -227,6 +229,7 @@ def test_tiles_hold_the_axis():
                     assert t.rest == 0 or (backward and t.warps == 1 and t.slots in (32, 48))
                     assert 12 % (t.group * t.turns) == 0
                     assert t.group == 1 or t.dim == dim
+                    assert in_registers or not (t.in_registers or t.rest)
                     assert not t.in_registers or (t.keys_first and t.warps == t.group == 1)
                     assert not t.in_registers or t.part == t.queries in (16, 32)
 

@@ -7,10 +7,10 @@ and reads the next heads meanwhile; where a sequence is shorter than the smalles
 sequences share a tile and a mask keeps them apart. The sides of what lies on chip are powers of two, so the keys of a
 tile may lie in several *parts* of ``PART`` slots: three of 16 make a tile of 48. Tuples hold what there is for each.
 Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
-memory. Columns of a head lie in one piece or two: 48 are 32 and 16. The backward pass computes the scores again instead
-of keeping them; what may be kept is the logarithm (to the
-base 2) of each query's sum of exponentials, which makes its weights 2^(c q k - log). No atomics: the same inputs give
-the same bits. ``short_axis.py`` chooses the constants and launches.
+memory. The backward pass computes the scores again instead of keeping them; what may be kept is the logarithm (to the
+base 2) of each query's sum of exponentials, which makes its weights 2^(c q k - log). There the columns of a head may
+lie in two *pieces*: 48 are 32 and 16. No atomics: the same inputs give the same bits. ``short_axis.py`` chooses the
+constants and launches.
 
 Legend: **G** heads of a program (an axis that is not there for one head, whose rows the warps then share), **T** slots
 of a part (keys), **Q** slots of a block of queries, **E** head dimension.

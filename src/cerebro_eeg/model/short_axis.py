@@ -135,7 +135,8 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     with heads of 16, 48 and 64 (benchmarks/README.md); those of 128 slots backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
-    if 32 < length <= 48 and (exact or (dim <= 48 if backward else block <= 64)):
+    most = (48 if turns_in_registers() else 32) if backward else 64
+    if 32 < length <= 48 and (exact or dim <= most):
         slots = 48
     pack = max(1, 16 // slots)
     size = slots * pack
@@ -187,12 +188,12 @@ def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int) -> 
     fit a multiprocessor.
     """
     block, rest = _columns(dim)
-    warps, turns, stored = 1, 4, 4
+    warps, turns, stored, in_registers = 1, 4, 4, turns_in_registers()
     if block == 16:
         turns, stored = 6 if length <= 20 or 32 < length <= 40 else 4, 2
-    elif slots == 48 and rest:
-        turns, stored = 2, 0
-    elif 24 < length <= 32 or dim > 64:
+    elif slots == 48:
+        turns, stored = (2, 0) if rest else (4, 4)
+    elif length > 24 or dim > 64 or not in_registers:
         warps, block, rest = 2, _power(dim), 0
     return Tile(
         slots,
@@ -205,7 +206,7 @@ def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int) -> 
         warps=warps,
         rest=rest,
         keys_first=True,
-        in_registers=warps == 1 and turns_in_registers(),
+        in_registers=warps == 1 and in_registers,
         stored=stored,
     )
 
