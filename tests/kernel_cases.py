@@ -387,15 +387,16 @@ def test_lean_blocks_give_the_same_bits(mode, counts, bias, cast, fused, monkeyp
 
 @pytest.mark.usefixtures("lean_on_cpu")
 def test_an_mlp_in_two_halves(monkeypatch):
-    """Of which the second is smaller; from so many tokens on as the constant says."""
+    """Of which the second is smaller; from so many bytes on as the constant says."""
     model, x, layout = lean_case((13, 18), tokens=10)
     model.blocks = model.blocks[:1]
     sizes, run = [], mlp.run_hidden
     monkeypatch.setattr(
         mlp, "run_hidden", lambda x, *given, **named: (sizes.append(len(x)), run(x, *given, **named))[1]
     )
+    token = model.blocks[0].mlp.up.out_features * HALF.itemsize
     for least, wanted in ((311, [310]), (310, [256, 54])):
-        monkeypatch.setattr(lean_half, "HALVED", least)
+        monkeypatch.setattr(lean_half, "HALVED", least * token)
         sizes.clear()
         with torch.no_grad():
             lean, plain, count = both_ways(model, x, layout, monkeypatch)

@@ -3,9 +3,9 @@
 Calling a block's modules and operators, and asking before every layer who may have it, takes the host longer than the
 launches themselves; and a block whose inputs belong to its caller needs eight to nine times the memory of its tokens.
 Here that is asked once for a whole block, kernels are launched without operators around them, and what an earlier lean
-block has made is overwritten in place: at its peak a block needs five times its tokens (x, its norm, q, k and v). The
-arithmetic, kernel by kernel, is that of the block. Nothing needs a compiler: blocks that ``compile_parts`` has compiled
-go this way, too.
+block has made is overwritten in place: at its peak a block needs five times its tokens (x, its norm, q, k and v), or,
+where there are few, six (x, its norm and the hidden layer). The arithmetic, kernel by kernel, is that of the block.
+Nothing needs a compiler: blocks that ``compile_parts`` has compiled go this way, too.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **H** hidden width, **T** tokens of all rows.
 """
@@ -22,11 +22,11 @@ from cerebro_eeg.model.attention import AxisAttention, first_rows
 from cerebro_eeg.model.lean import Part
 from cerebro_eeg.model.norm import Late
 
-HALVED = 32_768
-"""Tokens from which on the MLP takes one half of them after the other.
+HALVED = 192 * 2**20
+"""Bytes of a hidden layer from which on the MLP takes one half of the tokens after the other.
 
-Its hidden layer, four times as wide as they are, then needs no more memory than q, k and v, in which a block's peak is;
-more parts would only cost launches.
+The layer, four times as wide as they are, then needs no more memory than q, k and v, in which a block's peak is. More
+parts would only cost launches, and small layers are not worth one.
 """
 ROWS = 128
 """Tokens of a tile of the MLP's kernels; a half is a multiple, and so begins where a tile may begin."""
@@ -149,7 +149,8 @@ class LeanHalf(NamedTuple):
 def _feed_forward(y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
     """The MLP of y but for its last bias, in the place of y."""
     tokens = len(y_TD)
-    size = tokens if tokens < HALVED else -(-tokens // (2 * ROWS)) * ROWS
+    whole = tokens * len(up_HD) * up_HD.element_size() < HALVED
+    size = tokens if whole else -(-tokens // (2 * ROWS)) * ROWS
     for part_TD in y_TD.split(size):
         torch.mm(mlp.run_hidden(part_TD, up_HD, up_H, keep=False)[0], down_DH.t(), out=part_TD)
 
