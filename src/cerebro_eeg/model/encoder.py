@@ -201,6 +201,21 @@ class Stack(Parted):
         ``noise_K2B`` are the uniform numbers that drop path compares with its rates; drawn here when it needs some.
         Where a linear layer comes next, tokens may be ``carried`` to it in the precision they have between blocks.
         """
+        tokens = [x_RND]
+        del x_RND
+        return self._run(tokens, layout, keys_RN, noise_K2B, layer, carried)
+
+    def _run(
+        self,
+        tokens: list[Tensor],
+        layout: Layout,
+        keys_RN: Tensor | None = None,
+        noise_K2B: Tensor | None = None,
+        layer: int | None = None,
+        carried: bool = False,
+    ) -> Tensor:
+        """The same for tokens in a list, which is emptied: what a caller holds lives as long as all blocks run."""
+        x_RND = tokens.pop()
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         x_RND = x_RND.to(self.dtype) if self.wide else x_RND
         blocks = list(self.blocks)[:layer]
@@ -209,7 +224,7 @@ class Stack(Parted):
             steps = [_lean(block) or block for block in blocks]
             return cpu.by_pieces(lambda piece_RND, its: self._through(steps, [piece_RND], its), x_RND, layout)
         grid = make_grid(x_RND, layout) if whole else None
-        tokens = [x_RND]
+        tokens.append(x_RND)
         del x_RND
         return self._through(blocks, tokens, layout, keys_RN, keep_K2B, carried, grid)
 
@@ -223,7 +238,7 @@ class Stack(Parted):
         carried: bool = False,
         grid: Grid | None = None,
     ) -> Tensor:
-        """Takes the tokens out of a list: held by the caller, they would live as long as all blocks run.
+        """Takes the tokens out of the list, too.
 
         With a ``grid`` blocks that are simply what this file makes run without their modules. What one of them has made
         nobody else has seen, and the next one overwrites it; anything else may be held by somebody and stays.
@@ -320,7 +335,7 @@ class Encoder(Stack):
         patches = self.cut(batch)
         tokens, layout = [self.tokens(patches, masked_RN)], patches.layout
         del patches  # neither they nor the first tokens live as long as the blocks run
-        return Tokens(self.run(tokens.pop(), layout, None, noise_K2B, layer), layout)
+        return Tokens(self._run(tokens, layout, None, noise_K2B, layer), layout)
 
     def cut(self, batch: Batch) -> Patches:
         """Normalised patches of a batch."""
