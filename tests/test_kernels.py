@@ -84,6 +84,8 @@ def test_the_rule():
     assert not suits(65, 64, torch.float32)
     assert not suits(20, 16, torch.float64)
     assert not short_axis.suits(torch.zeros(4, 5, 96), 2, 5)
+    assert short_axis.fits(torch.bfloat16, 4096, 512, 8, 256)
+    assert not short_axis.fits(torch.bfloat16, 8192, 512, 8, 256)  # more than 2^31 numbers from row to row
     for choice in ("stock", "stock attention"):
         with short_axis.use(choice):
             assert not suits(20)

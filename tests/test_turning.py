@@ -1,6 +1,9 @@
 """Scores that a warp turns in its registers: the assembly, and the layouts of Triton that it relies on."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,3 +129,16 @@ def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability, fl
 def test_every_kind_of_tile_compiles(length, dim, flags):
     """What the interpreter forgives, such as results of two types, the compiler does not."""
     assert compiled(length, dim, **flags)[1]["cubin"]
+
+
+def test_the_tool_tells_registers():
+    """Which a new version of Triton, or a new tile, may spill; 20 tokens of 16 do not."""
+    tool = Path(__file__).parents[1] / "tools/compile_kernels.py"
+    command = [sys.executable, tool, "--dims", "16", "--axes", "20"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.partition(":")[0] for line in said] == [
+        f"{kind}, 20 tokens of 16, {where}"
+        for where in ("along time", "across channels")
+        for kind in ("forward", "backward")
+    ]
+    assert all(re.search(r": \d+ registers, 0 bytes spilled, \d+ shared$", line) for line in said)
