@@ -20,8 +20,8 @@ from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model import cpu, half, mlp
 from cerebro_eeg.model.attention import KINDS, comes_apart
 from cerebro_eeg.model.lean import LeanBlock, Part, Step, lean
-from cerebro_eeg.model.lean_half import Grid, LeanHalf, lean_half, make_grid
-from cerebro_eeg.model.norm import Late, add_norm, joined, suits
+from cerebro_eeg.model.lean_half import Grid, LeanHalf, finish, lean_half, make_grid
+from cerebro_eeg.model.norm import Late, Owed, add_norm, joined, suits
 from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
@@ -244,23 +244,30 @@ class Stack(Parted):
         nobody else has seen, and the next one overwrites it; anything else may be held by somebody and stays.
         """
         x_RND = tokens.pop()
-        late: Late | None = None
-        owned = False
+        late: Late | Owed | None = None
         for i, block in enumerate(blocks):
             bare = None
-            if grid is not None and (owned or grid.takes(x_RND, late)):
+            if grid is not None and (isinstance(late, Owed) or grid.takes(x_RND, late)):
                 bare = _lean_half(block, grid)
             if bare is not None:
-                x_RND, late = bare(x_RND, late, owned)
-                owned = True
+                x_RND, late = bare(x_RND, late)
                 continue
-            owned = False
+            if isinstance(late, Owed):
+                x_RND, late = joined(x_RND, late), None
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
                 x_RND, late = checkpoint(block, x_RND, late, layout, keys_RN, keep_2B, use_reentrant=False)
             else:
                 x_RND, late = block(x_RND, late, layout, keys_RN, keep_2B)
-        return self.finish(x_RND, late, layout, len(blocks) == len(self.blocks), carried)
+        last = len(blocks) == len(self.blocks)
+        if isinstance(late, Owed):
+            done_RND = None
+            if grid is not None and last:
+                done_RND = finish(grid, x_RND, late, self.norm, x_RND.dtype if carried else self.dtype)
+            if done_RND is not None:
+                return done_RND
+            x_RND, late = joined(x_RND, late), None
+        return self.finish(x_RND, late, layout, last, carried)
 
     def finish(self, x_RND: Tensor, late: Late | None, layout: Layout, last: bool, carried: bool) -> Tensor:
         """What comes after the blocks: their last addition, the last norm behind all of them, and no pads.

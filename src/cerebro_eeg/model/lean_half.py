@@ -4,8 +4,11 @@ Calling a block's modules and operators, and asking before every layer who may h
 launches themselves; and a block whose inputs belong to its caller needs eight to nine times the memory of its tokens.
 Here that is asked once for a whole block, kernels are launched without operators around them, and what an earlier lean
 block has made is overwritten in place: at its peak a block needs five times its tokens (x, its norm, q, k and v), or,
-where there are few, six (x, its norm and the hidden layer). The arithmetic, kernel by kernel, is that of the block.
-Nothing needs a compiler: blocks that ``compile_parts`` has compiled go this way, too.
+where there are few, six (x, its norm and the hidden layer). Nothing needs a compiler: blocks that ``compile_parts`` has
+compiled go this way, too.
+
+The arithmetic is that of the block but for the residual additions: products add to the tokens themselves, which saves
+a pass over memory and a rounding. Their biases are not in the tokens then; the norms that follow add all that are owed.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **H** hidden width, **T** tokens of all rows.
 """
@@ -17,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.model import half, mlp, norm, short_axis
+from cerebro_eeg.model import cpu, half, mlp, norm, short_axis
 from cerebro_eeg.model.attention import AxisAttention, first_rows
 from cerebro_eeg.model.lean import Part
-from cerebro_eeg.model.norm import Late
+from cerebro_eeg.model.norm import Late, Owed
 
 HALVED = 192 * 2**20
 """Bytes of a hidden layer from which on the MLP takes one half of the tokens after the other.
@@ -66,7 +69,7 @@ def make_grid(x_RND: Tensor, layout: Layout) -> Grid | None:
     dtype, width = x_RND.dtype, x_RND.shape[-1]
     if dtype not in half.DTYPES or half.dtype_of(x_RND) != dtype or layout.real_R is not None:
         return None
-    if x_RND.numel() == 0 or not norm.overwrites(width):
+    if x_RND.numel() == 0 or width > norm.MOST:
         return None
     found = Grid(x_RND.shape, dtype, x_RND.device, layout.width, None)
     return found._replace(first_B=first_rows(layout)) if found.takes(x_RND, None) else None
@@ -111,27 +114,27 @@ class LeanHalf(NamedTuple):
     up: Affine
     down: Affine
 
-    def __call__(self, x_RND: Tensor, late: Late | None, owned: bool) -> tuple[Tensor, Late]:
-        """As a block's. Tokens and branch that are ``owned``, made by a lean block just before, are overwritten."""
-        if late is None:
-            shape = (x_RND.shape[-1],)
-            y_RND = functional.layer_norm(x_RND, shape, *self.norm1).to(x_RND.dtype)  # autocast makes it float32
-            owned = False
-        else:
-            total_RND, y_RND = (x_RND, late.branch_RND) if owned else (torch.empty_like(x_RND), torch.empty_like(x_RND))
-            norm.run_add_norm(x_RND, late, *self.norm1, total_RND, y_RND)
-            x_RND, owned = total_RND, True
+    def __call__(self, x_RND: Tensor, late: Late | Owed | None) -> tuple[Tensor, Owed]:
+        """As a block's. Tokens that only owe biases were made by a lean block just before, and are overwritten."""
         qkv, qkv_bias, out, up, up_bias, down = self._cast()
         _, _, _, width, first_B = self.grid
+        owned, y_RND = late is not None, torch.empty_like(x_RND)
+        if isinstance(late, Late):
+            given_RND, x_RND = x_RND, torch.empty_like(x_RND)
+            norm.run_add_norm(given_RND, late, *self.norm1, y_RND, x_RND)
+            before_D = None
+            del given_RND, late
+        else:
+            before_D = norm.run_add_norm(x_RND, late or Owed(), *self.norm1, y_RND, None)
         qkv_RND = functional.linear(y_RND, qkv, qkv_bias)
         short_axis.run_attend(qkv_RND, y_RND, self.heads, self.across, width, first_B if self.across else None)
         del qkv_RND
-        total_RND = x_RND if owned else torch.empty_like(x_RND)
-        branch_RND = functional.linear(y_RND, out)
-        norm.run_add_norm(x_RND, Late(branch_RND, self.out.bias), *self.norm2, total_RND, y_RND)
-        del branch_RND
-        _feed_forward(y_RND.view(-1, y_RND.shape[-1]), up, up_bias, down)
-        return total_RND, Late(y_RND, self.down.bias)
+        x_TD, y_TD = x_RND.view(-1, x_RND.shape[-1]), y_RND.view(-1, x_RND.shape[-1])
+        x_TD = torch.addmm(x_TD, y_TD, out.t(), out=x_TD if owned else torch.empty_like(x_TD))
+        x_RND = x_TD.view(self.grid.shape)
+        before_D = norm.run_add_norm(x_RND, Owed(self.out.bias, before_D), *self.norm2, y_RND, None)
+        _feed_forward(x_TD, y_TD, up, up_bias, down)
+        return x_RND, Owed(self.down.bias, before_D)
 
     def _cast(self) -> list[Any]:
         """What products take besides tokens, in their precision, cast by one launch.
@@ -146,13 +149,23 @@ class LeanHalf(NamedTuple):
         return [room.get(i, x) for i, x in enumerate(given)]
 
 
-def _feed_forward(y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
-    """The MLP of y but for its last bias, in the place of y."""
+def _feed_forward(x_TD: Tensor, y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
+    """Add the MLP of y but for its last bias to x."""
     tokens = len(y_TD)
     whole = tokens * len(up_HD) * up_HD.element_size() < HALVED
     size = tokens if whole else -(-tokens // (2 * ROWS)) * ROWS
-    for part_TD in y_TD.split(size):
-        torch.mm(mlp.run_hidden(part_TD, up_HD, up_H, keep=False)[0], down_DH.t(), out=part_TD)
+    for to_TD, of_TD in zip(x_TD.split(size), y_TD.split(size), strict=True):
+        to_TD.addmm_(mlp.run_hidden(of_TD, up_HD, up_H, keep=False)[0], down_DH.t())
+
+
+def finish(of: Grid, x_RND: Tensor, late: Owed, last: nn.Module, dtype: torch.dtype) -> Tensor | None:
+    """The norm behind all blocks, in any precision; None where it is of another class, touched or watched."""
+    found = None if cpu.watched(last) else _norm(last, of)
+    if found is None:
+        return None
+    out_RND = torch.empty_like(x_RND, dtype=dtype)
+    norm.run_add_norm(x_RND, late, *found, out_RND, None)
+    return out_RND
 
 
 def lean_half(of: Grid, norm1: Part, attention: Part, norm2: Part, up: Part, down: Part) -> LeanHalf | None:

@@ -71,10 +71,20 @@ class Late(NamedTuple):
     bias_D: Tensor | None = None
 
 
-def joined(x_RND: Tensor, late: Late | None) -> Tensor:
+class Owed(NamedTuple):
+    """Biases alone that have yet to be added to tokens: of the last linear layer, and the sum of those before it."""
+
+    bias_D: Tensor | None = None
+    before_D: Tensor | None = None
+
+
+def joined(x_RND: Tensor, late: Late | Owed | None) -> Tensor:
     """Tokens with what has yet to be added to them."""
     if late is None:
         return x_RND
+    if isinstance(late, Owed):
+        biases = [bias_D.float() for bias_D in late if bias_D is not None]
+        return x_RND + torch.stack(biases).sum(0).to(x_RND.dtype) if biases else x_RND
     return x_RND + (late.branch_RND if late.bias_D is None else late.branch_RND + late.bias_D.to(x_RND.dtype))
 
 
@@ -102,64 +112,63 @@ def add_norm_op(
     x_RND, late = x_RND.contiguous(), Late(late_RND.contiguous(), late_bias_D)
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
     kept_2RN = _kept(x_RND, keep)
-    run_add_norm(x_RND, late, weight_D, bias_D, eps, total_RND, out_RND, kept_2RN if keep else None)
+    run_add_norm(x_RND, late, weight_D, bias_D, eps, out_RND, total_RND, kept_2RN if keep else None)
     return total_RND, out_RND, kept_2RN
 
 
 def run_add_norm(
     x_RND: Tensor,
-    late: Late,
+    late: Late | Owed,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
-    total_RND: Tensor,
     out_RND: Tensor,
+    total_RND: Tensor | None,
     kept_2RN: Tensor | None = None,
-) -> None:
-    """Write the sum and its norm, and what is to be kept where there is a place for it; tokens lie in one piece.
+) -> Tensor | None:
+    """Write the norm of a sum, and the sum and what is to be kept where there are places for it.
 
-    Sum and norm may go where x and late come from, for widths that this :func:`overwrites`.
+    Tokens lie in one piece; the norm may have another precision. Without a place for the sum, which only biases may
+    make, returns what x lacks from now on: all of them together.
     """
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
-    if not rows:
-        return
-    from cerebro_eeg.model import norm_kernels
+    late_RND, before_D = (late.branch_RND, None) if isinstance(late, Late) else (None, late.before_D)
+    both = late.bias_D is not None and before_D is not None
+    owed_D = weight_D.new_empty(width, dtype=torch.float32) if both else None
+    if rows:
+        from cerebro_eeg.model import norm_kernels
 
-    t = tile(width, backward=False)
-    weight_D = weight_D.contiguous()
-    mean_RN, scale_RN = (x_RND, x_RND) if kept_2RN is None else kept_2RN  # something to point to
-    with torch.cuda.device_of(x_RND):
-        norm_kernels.forward[(-(-rows // t.rows),)](
-            x_RND,
-            late.branch_RND,
-            weight_D if late.bias_D is None else late.bias_D.contiguous(),
-            weight_D,
-            bias_D.contiguous(),
-            total_RND,
-            out_RND,
-            mean_RN,
-            scale_RN,
-            rows,
-            eps,
-            D=width,
-            BLOCK_A=t.columns[0],
-            BLOCK_B=t.columns[1],
-            BLOCK_T=t.rows,
-            KEEP=kept_2RN is not None,
-            BIAS=late.bias_D is not None,
-            num_warps=t.warps,
-        )
-
-
-def overwrites(width: int) -> bool:
-    """Whether results may take the place of what they are made of.
-
-    Not where a block has fewer values than a program threads: several threads then read the same value, and one of them
-    might write before another has read.
-    """
-    t = tile(width, backward=False)
-    return width <= MOST and t.rows * t.columns[1] >= 32 * t.warps
+        t = tile(width, backward=False)
+        weight_D = weight_D.contiguous()
+        mean_RN, scale_RN = (x_RND, x_RND) if kept_2RN is None else kept_2RN  # something to point to
+        with torch.cuda.device_of(x_RND):
+            norm_kernels.forward[(-(-rows // t.rows),)](
+                x_RND,
+                x_RND if late_RND is None else late_RND,
+                weight_D if late.bias_D is None else late.bias_D.contiguous(),
+                weight_D if before_D is None else before_D.contiguous(),
+                weight_D,
+                bias_D.contiguous(),
+                x_RND if total_RND is None else total_RND,
+                out_RND,
+                weight_D if owed_D is None else owed_D,
+                mean_RN,
+                scale_RN,
+                rows,
+                eps,
+                D=width,
+                BLOCK_A=t.columns[0],
+                BLOCK_B=t.columns[1],
+                BLOCK_T=t.rows,
+                LATE=late_RND is not None,
+                BIAS=late.bias_D is not None,
+                BEFORE=before_D is not None,
+                TOTAL=total_RND is not None,
+                KEEP=kept_2RN is not None,
+                num_warps=t.warps,
+            )
+    return owed_D if both else before_D if late.bias_D is None else late.bias_D
 
 
 def _kept(x_RND: Tensor, keep: bool) -> Tensor:

@@ -61,22 +61,35 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def forward(
-    x, late, late_bias, weight, bias, total, out, mean, scale, rows, eps, D: tl.constexpr, BLOCK_A: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
+    x, late, late_bias, before, weight, bias, total, out, owed, mean, scale, rows, eps, D: tl.constexpr,
+    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, BIAS: tl.constexpr,
+    BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """total = x + late (+ its bias); out = LayerNorm(total); where kept, each row's mean and 1 / standard deviation."""
+    """LayerNorm(x + late + its bias + biases before it), of which only x must be there.
+
+    The sum goes to ``total``; where nobody wants it, x goes on without the biases, and ``owed`` is what they add up to.
+    Where kept, each row's mean and 1 / standard deviation.
+    """
     row_T = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
-    late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
-    x_TA += late_TA
-    x_TB += late_TB
+    if LATE:
+        late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
+        x_TA += late_TA
+        x_TB += late_TB
     if BIAS:
         bias_1A, bias_1B = _load_columns(late_bias, D, BLOCK_A, BLOCK_B)
         x_TA += bias_1A
         x_TB += bias_1B
-    x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
-    _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
-    x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
+    if BEFORE:
+        before_1A, before_1B = _load_columns(before, D, BLOCK_A, BLOCK_B)
+        x_TA += before_1A
+        x_TB += before_1B
+        if BIAS and tl.program_id(0) == 0:
+            _store_columns(owed, bias_1A + before_1A, bias_1B + before_1B, D, BLOCK_A, BLOCK_B)
+    if TOTAL:
+        x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
+        _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
+        x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
     mean_T1 = _mean(x_TA, x_TB, D)
     x_TA -= mean_T1
     x_TB -= mean_T1
