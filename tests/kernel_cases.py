@@ -558,10 +558,9 @@ def test_norm_without_a_sum(rows, width, out, biases):
 def test_norm_in_several_steps(rows, width, programs, monkeypatch):
     """Of which the last ones may have fewer tokens, or none."""
     rule = norm.tile
-    monkeypatch.setattr(
-        norm, "tile", lambda width, backward: dataclasses.replace(rule(width, backward), programs=programs)
-    )
+    monkeypatch.setattr(norm, "tile", lambda width, kind: dataclasses.replace(rule(width, kind), programs=programs))
     check_norm(rows, width, HALF, late_bias=torch.float32)
+    check_norm_without_a_sum(rows, width, HALF, HALF, (HALF, torch.float32))
 
 
 @pytest.mark.parametrize("used", [0, 1])

@@ -9,7 +9,7 @@ Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** su
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from cerebro_eeg.model import half
 
 MOST = 1024  # values of a token, all of which stay in registers
+Kind = Literal["forward", "alone", "backward"]
+"""A norm of a sum, of tokens alone, and the gradient of the first."""
 HELD = 1152  # values that a warp holds at once backward, of each of three inputs and three sums: 36 a thread
 
 
@@ -30,19 +32,25 @@ class Tile:
     """Of the two blocks that hold a token, powers of two."""
     warps: int
     stages: int
-    """Steps that are on their way or being computed; one in the forward pass, which has one step."""
+    """Steps that are on their way or being computed."""
     programs: int
-    """That keep a GPU busy backward; with more tokens each takes several steps."""
+    """That keep a GPU busy; with more tokens each takes several steps. 0 for a program for every step."""
+
+    def steps(self, rows: int) -> int:
+        """Of each program."""
+        return max(1, -(-rows // (self.rows * self.programs))) if self.programs else 1
 
 
-def tile(width: int, backward: bool) -> Tile:
-    """The rule: backward, one warp with as many tokens as its registers hold, which read ahead; forward, several warps.
+def tile(width: int, kind: Kind) -> Tile:
+    """The rule: where there is little to read, or a lot to hold, few warps with several tokens, which read ahead.
 
-    For 192, 576 and 768 columns the numbers were the best of a sweep on an H200 (forward 192 and 576).
+    For 192, 576 and 768 columns the numbers were the best of sweeps on an H200 (forward 192 and 576).
     """
     first = _power(max(1, width - 1))
     columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
-    if not backward:
+    if kind == "alone":
+        return Tile(16, columns, 2, 3, 1056) if width <= 256 else Tile(2, columns, 1, 3, 1056)
+    if kind == "forward":
         return Tile(8, columns, 4, 1, 0) if width <= 256 else Tile(4, columns, 2, 1, 0)
     held = sum(columns)
     if held > HELD // 2:
@@ -139,11 +147,12 @@ def run_add_norm(
     if rows:
         from cerebro_eeg.model import norm_kernels
 
-        t = tile(width, backward=False)
+        t = tile(width, "forward" if late_RND is not None else "alone")
+        steps = t.steps(rows)
         weight_D = weight_D.contiguous()
         mean_RN, scale_RN = (x_RND, x_RND) if kept_2RN is None else kept_2RN  # something to point to
         with torch.cuda.device_of(x_RND):
-            norm_kernels.forward[(-(-rows // t.rows),)](
+            norm_kernels.forward[(-(-rows // (t.rows * steps)),)](
                 x_RND,
                 x_RND if late_RND is None else late_RND,
                 weight_D if late.bias_D is None else late.bias_D.contiguous(),
@@ -156,6 +165,7 @@ def run_add_norm(
                 mean_RN,
                 scale_RN,
                 rows,
+                steps,
                 eps,
                 D=width,
                 BLOCK_A=t.columns[0],
@@ -166,6 +176,7 @@ def run_add_norm(
                 BEFORE=before_D is not None,
                 TOTAL=total_RND is not None,
                 KEEP=kept_2RN is not None,
+                STAGES=t.stages,
                 num_warps=t.warps,
             )
     return owed_D if both else before_D if late.bias_D is None else late.bias_D
@@ -201,8 +212,8 @@ def add_norm_backward(
     d_x_RND = torch.empty_like(total_RND)
     width = total_RND.shape[-1]
     rows = total_RND.numel() // width
-    t = tile(width, backward=True)
-    steps = max(1, -(-rows // (t.rows * t.programs)))
+    t = tile(width, "backward")
+    steps = t.steps(rows)
     programs = -(-rows // (t.rows * steps))
     sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
     if rows:

@@ -59,51 +59,56 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
     return ((tl.sum(x_TA, 1) + tl.sum(x_TB, 1)) / D)[:, None]
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "steps"])
 def forward(
-    x, late, late_bias, before, weight, bias, total, out, owed, mean, scale, rows, eps, D: tl.constexpr,
+    x, late, late_bias, before, weight, bias, total, out, owed, mean, scale, rows, steps, eps, D: tl.constexpr,
     BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, BIAS: tl.constexpr,
-    BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr,
+    BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm(x + late + its bias + biases before it), of which only x must be there.
 
     The sum goes to ``total``; where nobody wants it, x goes on without the biases, and ``owed`` is what they add up to.
     Where kept, each row's mean and 1 / standard deviation.
     """
-    row_T = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
-    x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
-    if LATE:
-        late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
-        x_TA += late_TA
-        x_TB += late_TB
-    if BIAS:
-        bias_1A, bias_1B = _load_columns(late_bias, D, BLOCK_A, BLOCK_B)
-        x_TA += bias_1A
-        x_TB += bias_1B
-    if BEFORE:
-        before_1A, before_1B = _load_columns(before, D, BLOCK_A, BLOCK_B)
-        x_TA += before_1A
-        x_TB += before_1B
-        if BIAS and tl.program_id(0) == 0:
-            _store_columns(owed, bias_1A + before_1A, bias_1B + before_1B, D, BLOCK_A, BLOCK_B)
-    if TOTAL:
-        x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
-        _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
-        x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
-    mean_T1 = _mean(x_TA, x_TB, D)
-    x_TA -= mean_T1
-    x_TB -= mean_T1
-    if BLOCK_A + BLOCK_B != D:
-        x_TB = tl.where((BLOCK_A + tl.arange(0, BLOCK_B) < D)[None, :], x_TB, 0.0)
-    scale_T1 = tl.rsqrt(_mean(x_TA * x_TA, x_TB * x_TB, D) + eps)
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     bias_1A, bias_1B = _load_columns(bias, D, BLOCK_A, BLOCK_B)
-    x_TA = x_TA * scale_T1 * weight_1A + bias_1A
-    x_TB = x_TB * scale_T1 * weight_1B + bias_1B
-    _store(out, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
-    if KEEP:
-        tl.store(mean + row_T[:, None], mean_T1, (row_T < rows)[:, None])
-        tl.store(scale + row_T[:, None], scale_T1, (row_T < rows)[:, None])
+    if BIAS:
+        more_1A, more_1B = _load_columns(late_bias, D, BLOCK_A, BLOCK_B)
+    if BEFORE:
+        before_1A, before_1B = _load_columns(before, D, BLOCK_A, BLOCK_B)
+        if BIAS:
+            more_1A += before_1A
+            more_1B += before_1B
+            if tl.program_id(0) == 0:
+                _store_columns(owed, more_1A, more_1B, D, BLOCK_A, BLOCK_B)
+        else:
+            more_1A, more_1B = before_1A, before_1B
+    for step in tl.range(0, steps, num_stages=STAGES):
+        row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
+        x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
+        if LATE:
+            late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
+            x_TA += late_TA
+            x_TB += late_TB
+        if BIAS or BEFORE:
+            x_TA += more_1A
+            x_TB += more_1B
+        if TOTAL:
+            x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
+            _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
+            x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
+        mean_T1 = _mean(x_TA, x_TB, D)
+        x_TA -= mean_T1
+        x_TB -= mean_T1
+        if BLOCK_A + BLOCK_B != D:
+            x_TB = tl.where((BLOCK_A + tl.arange(0, BLOCK_B) < D)[None, :], x_TB, 0.0)
+        scale_T1 = tl.rsqrt(_mean(x_TA * x_TA, x_TB * x_TB, D) + eps)
+        x_TA = x_TA * scale_T1 * weight_1A + bias_1A
+        x_TB = x_TB * scale_T1 * weight_1B + bias_1B
+        _store(out, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
+        if KEEP:
+            tl.store(mean + row_T[:, None], mean_T1, (row_T < rows)[:, None])
+            tl.store(scale + row_T[:, None], scale_T1, (row_T < rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["rows", "steps"])

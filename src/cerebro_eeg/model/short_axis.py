@@ -159,8 +159,12 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
         queries = 16
         group = 2 if block == 16 else 1
         turns = 6 if length <= 40 else 3  # more are slower: lines of memory may leave the L2 cache
+    elif size == 64 and backward:
+        turns = 12 if length <= 48 or block == 16 else 4
+    elif size == 64 and dim == 16 and heads % 2 == 0:
+        queries, part, group, turns = 32, 32, 2, 3
     elif size == 64:
-        turns = (12 if length <= 48 or block == 16 else 4) if backward else 4 if block == 16 else 1
+        turns = 4 if block == 16 else 1
     elif size == 128:
         queries = 128 if backward else 64
     else:
@@ -173,7 +177,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size <= 48:
         warps = group
     elif size == 64:
-        warps = 2 if backward and block == 16 else 4
+        warps = 2 if (backward and block == 16) or group == 2 else 4
     elif backward and (size == 128 or block > 32):
         warps = 8
     keys_first = backward and (size > 128 or (size == 16 and block > 16))
