@@ -126,6 +126,8 @@ class Tile:
     """Backward, scores of a warp are turned without shared memory: see ``kernels._turn_in_registers``."""
     stored: int = 0
     """Backward, numbers that a thread writes at once, 0 for as many as it can: see ``kernels._store_piece``."""
+    registers: int | None = None
+    """Of a thread at most across rows, where addresses would take a few more, and one program less would be at work."""
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
@@ -162,7 +164,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size == 64 and backward:
         turns = 12 if length <= 48 or block == 16 else 4
     elif size == 64 and dim == 16 and heads % 2 == 0:
-        queries, part, group, turns = 32, 32, 2, 3
+        return Tile(slots, pack, block, 32, 32, 2, _fitting(3, heads // 2, block), 2, registers=168)
     elif size == 64:
         turns = 4 if block == 16 else 1
     elif size == 128:
@@ -177,7 +179,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     elif size <= 48:
         warps = group
     elif size == 64:
-        warps = 2 if (backward and block == 16) or group == 2 else 4
+        warps = 2 if backward and block == 16 else 4
     elif backward and (size == 128 or block > 32):
         warps = 8
     keys_first = backward and (size > 128 or (size == 16 and block > 16))
@@ -423,6 +425,7 @@ def _launch(
             **(_more_of(t, tokens if across else 0) if kernel == "backward" else {}),
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
+            maxnreg=t.registers if across else None,
         )
 
 
