@@ -115,6 +115,8 @@ class Train(Timed):
     """Sizes of the model."""
     windows: tuple[int, ...] = (1024, 256, 256)
     """Windows a step, for each size."""
+    steps: int = 3
+    """Steps of a turn, one right after the other, as a training runs them."""
     channels: int = 32
     """Channels of a window."""
     seconds: float = 5.0

@@ -96,7 +96,8 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
             label: make_step(options, rival, rival.config(name, samples), batch, label == "deterministic")
             for label, rival in rivals.items()
         }
-        turns = take_turns({label: step.call for label, step in steps.items()}, options.rounds, step_clock(device))
+        calls = {label: step.call for label, step in steps.items()}
+        turns = take_turns(calls, options.rounds, step_clock(device), repeats=options.steps)
         failures += [(f"{label}, {name}", error) for label, error in turns.failing.items()]
         for label, rival in rivals.items():
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
@@ -110,7 +111,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
             found += [flops / timing.seconds / rate for rate in (peak, kept)]
             found.append(1e3 * floor.seconds if rival.attention == "alternating" else None)
             rows.append([*found, None if used is None else used / MIB])
-        del steps, batch
+        del steps, calls, batch
     return [table(options, rows, [f"ceilings: {ceilings}; times: over ours", *notes, *failing_notes(failures)])]
 
 
