@@ -132,10 +132,11 @@ def check_mlp(rows, width, hidden, dtype, *, bias=True, device="cpu"):
     assert torch.equal(mlp.hidden_layer(*arguments([x.detach() for x in found_in])[:3]), out.to(device, dtype))
 
 
-def check_norm(rows, width, dtype, *, late_bias=None, device="cpu"):
+def check_norm(rows, width, dtype, *, late=True, late_bias=None, device="cpu"):
     """A sum, its LayerNorm and all gradients against float64 autograd; weights are float32, as under autocast.
 
-    ``late_bias``: the precision of a bias that is added on the way; None for none.
+    ``late``: whether there is something to add; ``late_bias``: the precision of a bias that is added on the way, or
+    None.
     """
     torch.manual_seed(rows)
     given = [torch.randn(rows, 3, width).to(dtype) + 1, (3 * torch.randn(rows, 3, width)).to(dtype)]
@@ -143,18 +144,21 @@ def check_norm(rows, width, dtype, *, late_bias=None, device="cpu"):
     given += [] if late_bias is None else [5 * torch.randn(width).to(late_bias)]
     d_out = [torch.randn(rows, 3, width).to(dtype) for _ in range(2)]
     exact_in = [x.double().requires_grad_() for x in given]
-    total = sum(exact_in[4:], exact_in[0] + exact_in[1])
+    total = sum(exact_in[4:], exact_in[0] + exact_in[1] if late else exact_in[0])
     wanted = [total, torch.nn.functional.layer_norm(total, (width,), *exact_in[2:4], 1e-5)]
-    wanted += torch.autograd.grad(wanted, exact_in, [x.double() for x in d_out])
     found_in = [x.to(device).requires_grad_() for x in given]
     bias = None if late_bias is None else found_in[4]
-    found = list(norm.add_norm_op(*found_in[:4], 1e-5, True, bias)[:2])
+    of = [found_in[0], found_in[1] if late else None, *found_in[2:4]]
+    found = list(norm.add_norm_op(*of, 1e-5, True, bias)[:2])
     once_bias = None if late_bias is None else bias.detach()
-    once = norm.add_norm_op(*(x.detach() for x in found_in[:4]), 1e-5, False, once_bias)
+    once = norm.add_norm_op(*(None if x is None else x.detach() for x in of), 1e-5, False, once_bias)
     assert torch.equal(found[0], once[0])
     assert (found[1] - once[1]).norm() <= 0.1 * BOUND[dtype] * once[1].norm()  # other code, a few last bits
+    if not late:
+        del exact_in[1], found_in[1]
+    wanted += torch.autograd.grad(wanted, exact_in, [x.double() for x in d_out])
     found += torch.autograd.grad(found, found_in, [x.to(device) for x in d_out])
-    kinds = [dtype] * 4 + [torch.float32] * 2 + ([] if late_bias is None else [late_bias])
+    kinds = [dtype] * (4 if late else 3) + [torch.float32] * 2 + ([] if late_bias is None else [late_bias])
     for a, b, kind in zip(found, wanted, kinds, strict=True):
         assert a.shape == b.shape
         assert a.dtype == kind
@@ -519,6 +523,7 @@ def test_lean_blocks_hold_five_times_their_tokens(monkeypatch):
 def test_norm(rows, width, late_bias):
     """Blocks that end with the row, behind it, and with one column of it."""
     check_norm(rows, width, HALF, late_bias=late_bias)
+    check_norm(rows, width, HALF, late=False)
 
 
 def check_norm_without_a_sum(rows, width, dtype, out, biases, device="cpu"):
@@ -658,6 +663,20 @@ def test_an_exported_block_adds_the_bias_in_the_norm():
             found = exported(*given)
         assert late.added == [False, True]
         torch.testing.assert_close(found, whole(*given))
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("train", [False, True])
+def test_the_first_norm_is_ours(train):
+    """Although nothing has to be added there; its gradient and that of its tokens are one pass."""
+    block, x = Block(small(), 1), torch.randn(6, 5, 12).to(HALF).requires_grad_(train)
+    with LateBiases() as late, torch.autocast("cpu", HALF), torch.set_grad_enabled(train):
+        out, left = block(x, None, Layout.uniform(2, 3))
+        assert out.dtype == left.branch_RND.dtype == HALF
+        if train:
+            (out.sum() + left.branch_RND.sum()).backward()
+    assert late.added == [False, True]
+    assert late.summed == ([True, False] if train else [])
 
 
 @pytest.mark.usefixtures("as_on_cuda")

@@ -397,6 +397,18 @@ def test_benchmark_end_to_end(kind, folder):
         assert (folder / f"{table.name}.png").stat().st_size > 1000
 
 
+def test_a_table_is_written_before_the_next_is_measured(tmp_path, monkeypatch):
+    """A run that is cut off in between has left it."""
+
+    def cut_off(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forward, "figure", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(options.Forward), tmp_path, print)
+    assert {path.name for path in tmp_path.iterdir()} == {f"forward-square.{kind}" for kind in ("csv", "txt", "png")}
+
+
 def test_rivals_that_cannot_run_here_are_listed(folder):
     run(tiny(options.Attention), folder, print)
     text = (folder / "attention.txt").read_text()

@@ -830,6 +830,7 @@ def test_cuda_mlp_of_many_tokens():
 )
 def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, device="cuda")
+    check_norm(rows, width, dtype, late=False, device="cuda")
     check_norm(rows, width, dtype, late_bias=torch.float32, device="cuda")
     check_norm(rows, width, dtype, late_bias=dtype, device="cuda")
     for out in (dtype, torch.float32):

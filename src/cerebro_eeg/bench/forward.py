@@ -6,7 +6,7 @@ take turns at every length, on a GPU replayed as CUDA graphs, because short inpu
 only 64 patches a channel, which the plotted lengths show, lie beside the paper's curves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -46,14 +46,17 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Forward, say: Callable[[str], None]) -> list[Table]:
-    """A table for each number of patches, and the compiled comparison."""
+def run(options: Forward, say: Callable[[str], None]) -> Iterator[Table]:
+    """The compiled comparison, and a table for each number of patches, one after the other."""
     device = choose_device(options.device, "forward")
     unknown = set(options.only) - {"figures", "goal"}
     if unknown:
         raise ConfigError(f"--only has {', '.join(sorted(unknown))}; choose of figures, goal")
-    tables = [compare(options, device, say)] if "goal" in options.only else []
-    return tables + [figure(options, patches, device, say) for patches in options.patches if "figures" in options.only]
+    if "goal" in options.only:
+        yield compare(options, device, say)
+    if "figures" in options.only:
+        for patches in options.patches:
+            yield figure(options, patches, device, say)
 
 
 def figure(options: Forward, patches: int, device: torch.device, say: Callable[[str], None]) -> Table:

@@ -1,6 +1,6 @@
 """Run: from options to tables in a folder; the one door for the command line, for Python and for ``goals``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +13,7 @@ Found = list[tuple[Table, Where]]
 
 
 def run(options: Options, out: Path, say: Callable[[str], None]) -> Found:
-    """Measure, and write each table to ``out``; the benchmark is the module that has the name of the options."""
+    """Measure, and write each table to ``out`` as it comes; the benchmark is the module named as the options are."""
     if out.exists() and not out.is_dir():
         raise ConfigError("--out names a file; name a folder, which may be new")
     if isinstance(options, Goals):
@@ -22,7 +22,9 @@ def run(options: Options, out: Path, say: Callable[[str], None]) -> Found:
         return goals.run(options, out, say, run)
     name = type(options).__name__.lower()
     place = where(options)  # before any work: it refuses a device that is not here
-    tables: list[Table] = import_module(f"cerebro_eeg.bench.{name}").run(options, say)
+    tables: Iterable[Table] = import_module(f"cerebro_eeg.bench.{name}").run(options, say)
+    found = []
     for table in tables:
         table.write(out, place)
-    return [(table, place) for table in tables]
+        found.append((table, place))
+    return found

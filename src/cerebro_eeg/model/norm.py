@@ -97,19 +97,25 @@ def joined(x_RND: Tensor, late: Late | Owed | None) -> Tensor:
 
 
 def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + late, and the norm of it; what somebody has put in a norm's place runs itself."""
-    if late is None or not isinstance(norm, nn.LayerNorm) or not suits(x_RND, late.branch_RND, norm):
+    """x + late, and the norm of it; what somebody has put in a norm's place runs itself.
+
+    Also where nothing is late: then x is copied, but its two gradients, of itself and of its norm, are added up in the
+    norm's backward pass, and autocast does not make torch compute the norm in float32.
+    """
+    branch_RND, late_bias_D = (None, None) if late is None else late
+    alike_RND = x_RND if branch_RND is None else branch_RND
+    if not isinstance(norm, nn.LayerNorm) or not suits(x_RND, alike_RND, norm):
         x_RND = joined(x_RND, late)
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()
-    total_RND, out_RND, _ = add_norm_op(x_RND, late.branch_RND, norm.weight, norm.bias, norm.eps, keep, late.bias_D)
+    total_RND, out_RND, _ = add_norm_op(x_RND, branch_RND, norm.weight, norm.bias, norm.eps, keep, late_bias_D)
     return total_RND, out_RND
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
 def add_norm_op(
     x_RND: Tensor,
-    late_RND: Tensor,
+    late_RND: Tensor | None,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
@@ -117,7 +123,8 @@ def add_norm_op(
     late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N)."""
-    x_RND, late = x_RND.contiguous(), Late(late_RND.contiguous(), late_bias_D)
+    x_RND = x_RND.contiguous()
+    late = Owed(late_bias_D) if late_RND is None else Late(late_RND.contiguous(), late_bias_D)
     total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
     kept_2RN = _kept(x_RND, keep)
     run_add_norm(x_RND, late, weight_D, bias_D, eps, out_RND, total_RND, kept_2RN if keep else None)
@@ -189,7 +196,7 @@ def _kept(x_RND: Tensor, keep: bool) -> Tensor:
 @add_norm_op.register_fake
 def _(
     x_RND: Tensor,
-    late_RND: Tensor,
+    late_RND: Tensor | None,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
@@ -265,8 +272,9 @@ def _gradient(
     total_RND, weight_D, kept_2RN = ctx.saved_tensors
     d_out_RND = torch.zeros_like(total_RND) if d_out_RND is None else d_out_RND
     d_x_RND, sums_SD = add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, late)
+    d_late_RND = d_x_RND if ctx.needs_input_grad[1] else None
     d_late_bias_D = sums_SD[2].to(ctx.late_dtype) if late else None
-    return d_x_RND, d_x_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
+    return d_x_RND, d_late_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
 
 
 add_norm_op.register_autograd(_gradient, setup_context=_keep)
