@@ -1,5 +1,6 @@
 """What kernels need that are written for Hopper's matrix units and memory accelerator."""
 
+import functools
 from typing import Any
 
 import torch
@@ -41,10 +42,16 @@ def tiles(x: Tensor, rows: int, columns: int) -> Any:
 
 def gluon_tiles(x: Tensor, rows: int, columns: int) -> Any:
     """The same for a kernel in Gluon, which asks how a tile lies on chip."""
-    from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     matrix = x.view(-1, x.shape[-1])
-    kind = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], _on_chip(rows, columns, x.dtype))
+
+
+@functools.cache
+def _on_chip(rows: int, columns: int, dtype: torch.dtype) -> Any:
+    """Gluon's layout of a tile, which is kept: every launch asks for four, and making them took half of its Python."""
+    from triton.experimental.gluon import language as gl
+
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
