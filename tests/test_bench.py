@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cerebro_eeg.bench import __main__ as bare
-from cerebro_eeg.bench import clock, forward, goals, mixed, options, paper, peers, reads, shapes
+from cerebro_eeg.bench import clock, forward, goals, kernels, mixed, options, paper, peers, reads, shapes
 from cerebro_eeg.bench.attention import as_row, geometric_mean
 from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
@@ -407,6 +407,35 @@ def test_a_table_is_written_before_the_next_is_measured(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(tiny(options.Forward), tmp_path, print)
     assert {path.name for path in tmp_path.iterdir()} == {f"forward-square.{kind}" for kind in ("csv", "txt", "png")}
+
+
+def test_kernels_by_group():
+    names = {
+        "nvjet_sm90_tst_192x192_64x4_1x2_h_bz_coopB_TNN": 3.0,
+        "cutlass_80_wmma_tensorop_bf16": 0.5,
+        "cerebro_mlp_down_backward": 2.0,
+        "cerebro_norm_forward": 1.0,
+        "void at::native::vectorized_layer_norm_kernel<float>": 0.25,
+        "cerebro_attention_backward": 4.0,
+        "Memset (Device)": 0.125,
+    }
+    found = kernels.grouped(names.items())
+    sums = {"attention": 4.0, "products": 3.5, "products with GELU": 2.0, "norms": 1.25, "rest": 0.125}
+    assert list(found.items()) == list(sums.items())
+    assert kernels.describe("base", found) == (
+        "kernels of a step of ours, base: 10.9 ms (attention 4.0, products 3.5, products with GELU 2.0, norms 1.2, "
+        "rest 0.1)"
+    )
+    assert kernels.profiled(lambda: None, torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+def test_cuda_kernels_of_a_call():
+    """A product and a copy; the host's events are not counted twice."""
+    a = torch.randn(4096, 4096, device="cuda")
+    found = kernels.profiled(lambda: (a @ a).add_(1), torch.device("cuda"))
+    assert found["products"] > found["rest"] > 0
+    assert found["attention"] == found["norms"] == 0
 
 
 def test_rivals_that_cannot_run_here_are_listed(folder):

@@ -23,7 +23,8 @@ def _normal(x):
     return tl.where(x >= 0, 1.0 - tail, tail), bell
 
 
-@triton.jit  # with a code of its own for a count that divides by 16: else the mask keeps loads one value wide
+# With a code of its own for a count that divides by 16: else the mask keeps loads one value wide.
+@triton.jit(repr=lambda _: "cerebro_gelu_forward")
 def forward(x, out, count, BLOCK: tl.constexpr):
     """x times the normal distribution below x."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -32,7 +33,7 @@ def forward(x, out, count, BLOCK: tl.constexpr):
     tl.store(out + place, (x * below).to(out.dtype.element_ty), place < count)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows"], repr=lambda _: "cerebro_gelu_backward")
 def backward(x, d_out, d_x, sums, rows, H, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, STEPS: tl.constexpr):
     """The gradient, and its sum over the ``STEPS`` x ``BLOCK_T`` rows of each program."""
     at_H = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)

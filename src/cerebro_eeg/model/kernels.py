@@ -609,7 +609,7 @@ def _write(
             _store_piece(d_qkv, dq * late, blocks[b][1], blocks[b][2], 3 * D, USED, WIDE, GROUP, STORED)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@triton.jit(do_not_specialize=COUNTS, repr=lambda _: "cerebro_attention_forward")
 def forward(
     qkv, out, logs, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,
@@ -638,7 +638,7 @@ def forward(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@triton.jit(do_not_specialize=COUNTS, repr=lambda _: "cerebro_attention_backward")
 def backward(
     qkv, d_out, logs, d_qkv, first, real, keys, tokens, width, sequences, scale,
     ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr, KEYS: tl.constexpr, KEEP: tl.constexpr,

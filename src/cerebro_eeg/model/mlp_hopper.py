@@ -198,7 +198,7 @@ def _consume_up(which, bias, slope, out, ring, places, rows, slabs, BIAS: gl.con
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["rows", "slabs"])
+@gluon.jit(do_not_specialize=["rows", "slabs"], repr=lambda _: "cerebro_mlp_up")
 def up(
     x, weight, bias, slope, out, rows, slabs, BIAS: gl.constexpr, KEEP: gl.constexpr, SHARED: gl.constexpr,
     K: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, PLACES: gl.constexpr,
@@ -334,7 +334,7 @@ def _consume_down(which, d_before, sums, ring, slopes, rows, slabs, SHARED: gl.c
         _consume_down_alone(which, d_before, sums, ring, slopes, rows, slabs, K, COLUMNS)
 
 
-@gluon.jit(do_not_specialize=["rows", "slabs"])
+@gluon.jit(do_not_specialize=["rows", "slabs"], repr=lambda _: "cerebro_mlp_down_backward")
 def down_backward(
     d_late, weight, slope, d_before, sums, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, PLACES: gl.constexpr,

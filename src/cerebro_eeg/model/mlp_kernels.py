@@ -48,7 +48,7 @@ def _finish(y_TH, bias, slope, out, row, column, H, BLOCK_H: tl.constexpr, BIAS:
         slope.store([row, column], slope_TH.to(slope.dtype))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows"], repr=lambda _: "cerebro_mlp_up")
 def up(
     x, weight, bias, slope, out, rows, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
@@ -72,7 +72,7 @@ def up(
         _finish(right_TH, bias, slope, out, row, column + half, H, half, BIAS, KEEP)
 
 
-@triton.jit
+@triton.jit(repr=lambda _: "cerebro_mlp_down_backward")
 def down_backward(
     d_late, weight, slope, d_before, sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr,

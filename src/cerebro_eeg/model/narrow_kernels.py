@@ -13,7 +13,7 @@ import triton.language as tl
 WIDTH = tl.constexpr(192)
 
 
-@triton.jit(do_not_specialize=["rows", "chunk"])
+@triton.jit(do_not_specialize=["rows", "chunk"], repr=lambda _: "cerebro_narrow_backward")
 def backward(
     d_wide,
     d_slim,

@@ -59,7 +59,7 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
     return ((tl.sum(x_TA, 1) + tl.sum(x_TB, 1)) / D)[:, None]
 
 
-@triton.jit(do_not_specialize=["rows", "steps"])
+@triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_forward")
 def forward(
     x, late, late_bias, before, weight, bias, total, out, owed, mean, scale, rows, steps, eps, D: tl.constexpr,
     BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, BIAS: tl.constexpr,
@@ -111,7 +111,7 @@ def forward(
             tl.store(scale + row_T[:, None], scale_T1, (row_T < rows)[:, None])
 
 
-@triton.jit(do_not_specialize=["rows", "steps"])
+@triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_backward")
 def backward(
     d_total, d_out, total, weight, mean, scale, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
