@@ -99,8 +99,8 @@ def joined(x_RND: Tensor, late: Late | Owed | None) -> Tensor:
 def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """x + late, and the norm of it; what somebody has put in a norm's place runs itself.
 
-    Also where nothing is late: then x is copied, but its two gradients, of itself and of its norm, are added up in the
-    norm's backward pass, and autocast does not make torch compute the norm in float32.
+    Also where nothing is late, so that autocast does not make torch compute the norm in float32; for a gradient x is
+    copied then, since those of itself and of its norm are added up in the norm's backward pass.
     """
     branch_RND, late_bias_D = (None, None) if late is None else late
     alike_RND = x_RND if branch_RND is None else branch_RND
@@ -109,7 +109,7 @@ def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor,
         return x_RND, norm(x_RND)
     keep = torch.is_grad_enabled()
     total_RND, out_RND, _ = add_norm_op(x_RND, branch_RND, norm.weight, norm.bias, norm.eps, keep, late_bias_D)
-    return total_RND, out_RND
+    return x_RND if branch_RND is None and not keep else total_RND, out_RND
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
@@ -122,12 +122,15 @@ def add_norm_op(
     keep: bool,
     late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N)."""
+    """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N).
+
+    The sum is empty where it would be x itself, without a gradient.
+    """
     x_RND = x_RND.contiguous()
-    late = Owed(late_bias_D) if late_RND is None else Late(late_RND.contiguous(), late_bias_D)
-    total_RND, out_RND = torch.empty_like(x_RND), torch.empty_like(x_RND)
-    kept_2RN = _kept(x_RND, keep)
-    run_add_norm(x_RND, late, weight_D, bias_D, eps, out_RND, total_RND, kept_2RN if keep else None)
+    late = Owed() if late_RND is None else Late(late_RND.contiguous(), late_bias_D)
+    out_RND, total_RND, kept_2RN = _results(x_RND, late_RND, keep)
+    wanted_RND, wanted_2RN = total_RND if late_RND is not None or keep else None, kept_2RN if keep else None
+    run_add_norm(x_RND, late, weight_D, bias_D, eps, out_RND, wanted_RND, wanted_2RN)
     return total_RND, out_RND, kept_2RN
 
 
@@ -189,8 +192,11 @@ def run_add_norm(
     return owed_D if both else before_D if late.bias_D is None else late.bias_D
 
 
-def _kept(x_RND: Tensor, keep: bool) -> Tensor:
-    return x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
+def _results(x_RND: Tensor, late_RND: Tensor | None, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for the norm, for the sum and for what is kept."""
+    out_RND = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
+    total_RND = torch.empty_like(out_RND) if late_RND is not None or keep else x_RND.new_empty(0)
+    return out_RND, total_RND, x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
 
 
 @add_norm_op.register_fake
@@ -203,8 +209,8 @@ def _(
     keep: bool,
     late_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    like = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
-    return like, torch.empty_like(like), _kept(x_RND, keep)
+    out_RND, total_RND, kept_2RN = _results(x_RND, late_RND, keep)
+    return total_RND, out_RND, kept_2RN
 
 
 @torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
