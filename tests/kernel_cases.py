@@ -480,6 +480,29 @@ def test_tokens_of_another_precision_or_order_go_through_modules(way, monkeypatc
 
 
 @pytest.mark.usefixtures("lean_on_cpu")
+@pytest.mark.parametrize("way", ["hook", "subclass"])
+def test_a_last_norm_that_somebody_watches_or_has_replaced_runs_itself(way, monkeypatch):
+    """Behind lean blocks, on tokens that lack no bias any more."""
+    model, x, layout = lean_case()
+    wanted, called = run_exactly(model, x, layout), []
+    if way == "hook":
+        model.norm.register_forward_hook(lambda module, given, out: called.append(given[0].shape))
+    else:
+
+        class Noting(torch.nn.LayerNorm):
+            def forward(self, x):
+                called.append(x.shape)
+                return super().forward(x)
+
+        model.norm.__class__ = Noting
+    with torch.no_grad():
+        lean, plain, count = both_ways(model, x, layout, monkeypatch)
+    assert count == 3
+    assert called == [x.shape, x.shape]
+    as_exact(lean, plain, wanted, HALF)
+
+
+@pytest.mark.usefixtures("lean_on_cpu")
 def test_lean_blocks_hold_five_times_their_tokens(monkeypatch):
     """x, y, q, k and v; in the MLP x, y and half of the hidden layer; in the first block its tokens, too."""
     model, x, layout = lean_case((13, 13), tokens=10, mlp_ratio=4.0)

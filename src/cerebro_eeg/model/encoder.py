@@ -261,9 +261,8 @@ class Stack(Parted):
                 x_RND, late = block(x_RND, late, layout, keys_RN, keep_2B)
         last = len(blocks) == len(self.blocks)
         if isinstance(late, Owed):
-            done_RND = None
-            if grid is not None and last:
-                done_RND = finish(grid, x_RND, late, self.norm, x_RND.dtype if carried else self.dtype)
+            dtype = x_RND.dtype if carried else self.dtype
+            done_RND = finish(grid, x_RND, late, self.norm, dtype) if grid is not None and last else None
             if done_RND is not None:
                 return done_RND
             x_RND, late = joined(x_RND, late), None
