@@ -422,7 +422,7 @@ def test_kernels_by_group():
     found = kernels.grouped(names.items())
     sums = {"attention": 4.0, "products": 3.5, "products with GELU": 2.0, "norms": 1.25, "rest": 0.125}
     assert list(found.items()) == list(sums.items())
-    assert kernels.describe("base", found) == (
+    assert kernels.describe("ours", "base", found) == (
         "kernels of a step of ours, base: 10.9 ms (attention 4.0, products 3.5, products with GELU 2.0, norms 1.2, "
         "rest 0.1)"
     )
@@ -465,6 +465,42 @@ def test_peers_have_flops_and_ours_a_ceiling(folder):
     peak, inference, training = (float(number.replace(",", "")) for number in rates.groups())
     assert inference == pytest.approx(peak * 1e9 / flops, rel=0.01)
     assert training == pytest.approx(inference / 3, rel=0.01)
+
+
+def test_a_peer_that_fails_with_many_windows_takes_fewer():
+    """Half of 8 is what this one's library takes; rates are still of windows, and the failure is told."""
+
+    def small_only(windows):
+        def forward():
+            if windows > 4:
+                raise RuntimeError("cuDNN: not supported")
+            return torch.zeros(windows, 2, requires_grad=True)
+
+        return forward
+
+    module = torch.nn.Linear(1, 1)
+    entries = {
+        name: peers.Entry(module, call, 256.0, 2, 1)
+        for name, call in (("CEReBrO", lambda n: lambda: torch.zeros(n, 2, requires_grad=True)), ("LUNA", small_only))
+    }
+    found = peers.measure("training", peers.train, entries, 8, 3, torch.device("cpu"))
+    assert found.windows == {"CEReBrO": 8, "LUNA": 4}
+    assert found.failing == [("LUNA, training, 8 windows", "RuntimeError: cuDNN: not supported")]
+    assert found.times("LUNA") == found.per_s["CEReBrO"] / found.per_s["LUNA"]
+    one = peers.measure("inference", peers.infer, {"LUNA": entries["LUNA"]}, 1, 1, torch.device("cpu"))
+    assert one.windows == {"LUNA": 1}
+    assert one.times("LUNA") is None
+
+
+def test_a_peer_that_never_runs_is_listed_with_each_try():
+    def broken(windows):
+        return lambda: torch.zeros(windows, 2).view(-1, 3)
+
+    entry = peers.Entry(torch.nn.Linear(1, 1), broken, 256.0, 2, 1)
+    found = peers.measure("inference", peers.infer, {"LUNA": entry}, 2, 1, torch.device("cpu"))
+    assert found.per_s == {}
+    assert found.times("LUNA") is None
+    assert [label for label, _ in found.failing] == ["LUNA, inference, 2 windows", "LUNA, inference, 1 windows"]
 
 
 def test_flops_of_layers_that_torch_fuses_are_counted():

@@ -45,7 +45,7 @@ def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def describe(name: str, sums: dict[str, float]) -> str:
+def describe(rival: str, name: str, sums: dict[str, float]) -> str:
     """In words."""
     parts = ", ".join(f"{group} {time:.1f}" for group, time in sums.items())
-    return f"kernels of a step of ours, {name}: {sum(sums.values()):.1f} ms ({parts})"
+    return f"kernels of a step of {rival}, {name}: {sum(sums.values()):.1f} ms ({parts})"

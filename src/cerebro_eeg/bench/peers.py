@@ -2,7 +2,8 @@
 
 Inference and training (cross-entropy of two classes, fused AdamW) in windows a second, with the parameters beside.
 bf16 autocast on a GPU, fp32 on a CPU, for all alike; ours with our kernels. A model that does not import, build or run
-is listed with its error. A peer is a line in ``PEERS``.
+is listed with its error; one that fails with many windows takes half as many, and a quarter: what a library's attention
+cannot do is not the model's fault. A peer is a line in ``PEERS``.
 
 Models cut the same seconds into more or fewer tokens. So beside the rates are the FLOPs of a window's forward pass, and
 what ours could do at best: all its products at the rate of the machine's best GEMM, the rest for nothing.
@@ -20,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops
-from cerebro_eeg.bench.clock import Call, Turns, failure, step_clock, take_turns
+from cerebro_eeg.bench.clock import Call, failure, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, many_graphs, samples_of
 from cerebro_eeg.bench.options import Cpu, Peers, Train
@@ -61,9 +62,10 @@ COLUMNS: dict[str, str | None] = {
     "parameters": ",",
     "hz": "",
     "gflop": ".3f",
-    "windows": "",
+    "inference_windows": "",
     "inference_per_s": ",.1f",
     "inference_times": ".2fx",
+    "training_windows": "",
     "training_per_s": ",.1f",
     "training_times": ".2fx",
     "spread": ".0%",
@@ -75,11 +77,31 @@ class Entry:
     """A model with windows for it."""
 
     module: nn.Module
-    call: Callable[[], Tensor]
+    call: Callable[[int], Callable[[], Tensor]]
+    """For so many windows."""
     hz: float
     parameters: int
     flops: int
     """Of one window's forward pass."""
+
+
+Work = Callable[[Entry, int, torch.device], Call]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One kind of work of all models that run."""
+
+    per_s: dict[str, float]
+    windows: dict[str, int]
+    """At once."""
+    spread: dict[str, float]
+    failing: list[tuple[str, str]]
+
+    def times(self, label: str) -> float | None:
+        """How many times as long as the better of ours, eager or compiled, a window takes."""
+        ours = [rate for name, rate in self.per_s.items() if name.startswith(OURS)]
+        return max(ours) / self.per_s[label] if ours and label in self.per_s else None
 
 
 def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
@@ -106,17 +128,34 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
                 entries[label] = make(options, name, windows, compiled, device)
             except Exception as error:
                 failing.append((label, failure(error)))
-    inference = take_turns(
-        {label: infer(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
-    )
-    say(describe("inference", inference, windows))
-    training = take_turns(
-        {label: train(entry, device) for label, entry in entries.items()}, options.rounds, step_clock(device)
-    )
-    say(describe("training", training, windows))
-    failing += [(f"{label}, inference", error) for label, error in inference.failing.items()]
-    failing += [(f"{label}, training", error) for label, error in training.failing.items()]
-    return [table(options, entries, windows, device, ceiling, inference, training, failing)]
+    found = {}
+    for what, work in (("inference", infer), ("training", train)):  # the second may take minutes to compile
+        found[what] = measure(what, work, entries, windows, options.rounds, device)
+        failing += found[what].failing
+        said = "; ".join(f"{label} {rate:,.1f}" for label, rate in found[what].per_s.items())
+        say(f"{what}, windows/s: {said}")
+    return [table(options, entries, windows, device, ceiling, found, failing)]
+
+
+def measure(what: str, work: Work, entries: dict[str, Entry], windows: int, rounds: int, device: torch.device) -> Rates:
+    """Windows a second of all models, in turns."""
+    calls: dict[str, Call] = {}
+    fitting: dict[str, int] = {}
+    failing: list[tuple[str, str]] = []
+    for label, entry in entries.items():
+        for fewer in (windows, windows // 2, windows // 4):
+            if fewer < 1:
+                break
+            call = work(entry, fewer, device)
+            turns = take_turns({label: call}, 0, step_clock(device))
+            if not turns.failing:
+                calls[label], fitting[label] = call, fewer
+                break
+            failing.append((f"{label}, {what}, {fewer} windows", turns.failing[label]))
+    turns = take_turns(calls, rounds, step_clock(device), warm=1)
+    failing += [(f"{label}, {what}", error) for label, error in turns.failing.items()]
+    per_s = {label: fitting[label] / timing.seconds for label, timing in turns.timings.items()}
+    return Rates(per_s, fitting, {label: timing.spread for label, timing in turns.timings.items()}, failing)
 
 
 def describe_ceiling(options: Peers, windows: int, device: torch.device) -> str:
@@ -137,12 +176,6 @@ def describe_ceiling(options: Peers, windows: int, device: torch.device) -> str:
     return text
 
 
-def describe(what: str, turns: Turns, windows: int) -> str:
-    """What one part found: the other may take minutes to compile."""
-    rates = (f"{label} {windows / timing.seconds:,.1f}" for label, timing in turns.timings.items())
-    return f"{what}, windows/s: {'; '.join(rates)}"
-
-
 def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.device) -> Entry:
     """A model and what it is called with."""
     torch.manual_seed(0)
@@ -152,8 +185,12 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         module = Cerebro(2, config=options.preset, ch_names=names).to(device)
         hz = module.config.signal.sfreq
         signal = torch.randn(windows, len(names), round(options.seconds * hz), device=device)
-        argument: Any = Batch.dense(20 * signal, torch.tensor(match(names).ids))
-        more: dict[str, Any] = {}
+        ids = torch.tensor(match(names).ids)
+
+        def call(some: int) -> Callable[[], Tensor]:
+            batch = Batch.dense(20 * signal[:some], ids)
+            return lambda: module(batch)
+
         flops = cost(module.config, len(names), signal.shape[-1]).flops
         if compiled:
             compile_all(module)
@@ -163,13 +200,18 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         samples = round(options.seconds * peer.sfreq)
         network = getattr(import_module("braindecode.models"), peer.name)
         module = network(n_outputs=2, n_chans=len(names), n_times=samples, sfreq=peer.sfreq).to(device)
-        argument = torch.randn(windows, len(names), samples, device=device)
-        more = {"ch_names": names} if peer.by_name else {}
-        flops = count_flops(lambda: module.eval()(argument[:1], **more))
+        signal = torch.randn(windows, len(names), samples, device=device)
+        more: dict[str, Any] = {"ch_names": names} if peer.by_name else {}
+
+        def call(some: int) -> Callable[[], Tensor]:
+            return lambda: module(signal[:some], **more)
+
+        module.eval()
+        flops = count_flops(call(1))
         if compiled:
             module.compile()
     parameters = sum(p.numel() for p in module.parameters())
-    return Entry(module, lambda: module(argument, **more), hz, parameters, flops)
+    return Entry(module, call, hz, parameters, flops)
 
 
 def count_flops(call: Callable[[], Tensor]) -> int:
@@ -179,24 +221,27 @@ def count_flops(call: Callable[[], Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def infer(entry: Entry, device: torch.device) -> Call:
+def infer(entry: Entry, windows: int, device: torch.device) -> Call:
+    forward = entry.call(windows)
+
     def call() -> None:
         entry.module.eval()
         with torch.no_grad(), chosen("ours"), _autocast(device):
-            entry.call()
+            forward()
 
     return call
 
 
-def train(entry: Entry, device: torch.device) -> Call:
+def train(entry: Entry, windows: int, device: torch.device) -> Call:
     """Forward, backward and a step of the optimizer."""
+    forward = entry.call(windows)
     optimizer = torch.optim.AdamW([p for p in entry.module.parameters() if p.requires_grad], lr=1e-5, fused=True)
 
     def call() -> None:
         entry.module.train()
         with chosen("ours"):
             with _autocast(device):
-                logits = entry.call()
+                logits = forward()
                 target = torch.zeros(len(logits), dtype=torch.int64, device=device)
                 loss = nn.functional.cross_entropy(logits.float(), target)
             loss.backward()
@@ -216,28 +261,22 @@ def table(
     windows: int,
     device: torch.device,
     ceiling: str,
-    inference: Turns,
-    training: Turns,
+    rates: dict[str, Rates],
     failing: list[tuple[str, str]],
 ) -> Table:
     """Times are over the best of ours, eager or compiled."""
-    ours = [turns.best(*(label for label in entries if not label.startswith(OURS))) for turns in (inference, training)]
     rows: list[list[Cell]] = []
     for label, entry in entries.items():
-        found: list[Cell] = []
-        spreads = []
-        for turns, best in zip((inference, training), ours, strict=True):
-            timing = turns.timings.get(label)
-            found.append(None if timing is None else windows / timing.seconds)
-            found.append(None if best is None else turns.times(label, best))
-            spreads += [] if timing is None else [timing.spread]
         name, _, compiled = label.partition(", ")
-        facts = [name, "yes" if compiled else "no", entry.parameters, entry.hz, entry.flops / 1e9, windows]
-        rows.append([*facts, *found, max(spreads, default=None)])
+        row: list[Cell] = [name, "yes" if compiled else "no", entry.parameters, entry.hz, entry.flops / 1e9]
+        for found in rates.values():
+            row += [found.windows.get(label), found.per_s.get(label), found.times(label)]
+        spreads = [found.spread[label] for found in rates.values() if label in found.spread]
+        rows.append([*row, max(spreads, default=None)])
     labels = list(entries)
     series = [
         Series(what, labels, [value if isinstance(value := row[place], float) else None for row in rows])
-        for what, place in (("inference", 6), ("training", 8))
+        for what, place in ((what, list(COLUMNS).index(f"{what}_per_s")) for what in rates)
     ]
     kind = "bf16" if device.type == "cuda" else "fp32"
     title = f"Peers, {options.channels} channels x {options.seconds:g} s, {windows} windows at once, {kind}"

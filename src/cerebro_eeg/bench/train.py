@@ -6,7 +6,7 @@ standard attention are computed by the backend that is fastest on their shapes a
 deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
 large bf16 products, measured first; for standard attention that is of its own FLOPs. Beside it is the share of what
 that product keeps up for a second. ``roofline.py`` says what a step of alternating attention could take at best,
-``kernels.py`` where the time of ours goes.
+``kernels.py`` where the GPU's time goes.
 """
 
 import os
@@ -101,10 +101,11 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
         calls = {label: step.call for label, step in steps.items()}
         turns = take_turns(calls, options.rounds, step_clock(device), repeats=options.steps)
         failures += [(f"{label}, {name}", error) for label, error in turns.failing.items()]
-        spent = kernels.profiled(calls["ours"], device) if "ours" in turns.timings else None
-        if spent is not None:
-            notes.append(kernels.describe(name, spent))
-            say(notes[-1])
+        for label in turns.timings:
+            spent = kernels.profiled(calls[label], device)
+            if spent is not None:
+                notes.append(kernels.describe(label, name, spent))
+                say(notes[-1])
         for label, rival in rivals.items():
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
             timing = turns.timings.get(label)
