@@ -206,8 +206,8 @@ def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch, strategy):
     """The losses of a piece's windows one by one: only that of the window which is not a number is named."""
     original = MaskedTask._reconstruct
 
-    def poisoned(self, module, raw):
-        found = original(self, module, raw)
+    def poisoned(self, module, raw, *ready):
+        found = original(self, module, raw, *ready)
         bad = any(self._windows[0].ids([w])[0][1] == 512 for w in raw.step.window.tolist())
         return replace(found, masked_sum=found.masked_sum * float("inf")) if bad else found
 

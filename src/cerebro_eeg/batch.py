@@ -16,6 +16,13 @@ import torch
 from torch import Tensor
 
 
+def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """A copy there, without waiting for what a GPU still computes: it takes page-locked memory in its own time."""
+    if device is None or device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which of the R rows belong to which of the B windows."""
@@ -47,7 +54,7 @@ class Layout:
         window_R = torch.arange(len(counts)).repeat_interleave(counts_B)
         slot_R = window_R * width + torch.arange(len(window_R)) - first_B[window_R]
         present_BC = torch.arange(width) < counts_B[:, None]
-        return Layout(len(counts), width, slot_R.to(device), None, present_BC.to(device))
+        return Layout(len(counts), width, onto(slot_R, device), None, onto(present_BC, device))
 
     @staticmethod
     def padded(real_BC: Tensor) -> "Layout":

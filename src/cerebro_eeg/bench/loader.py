@@ -2,13 +2,15 @@
 
 Windows of a store, whatever its montages, in the order of training. For each number of threads the same steps are read
 by as many threads that do nothing but ``os.preadv`` into one buffer a step, from a list of places that was made before,
-and by ``Loader.stream``; wall-clock time. Everything is read once before, so a store that fits lies in the page cache.
+and by ``Loader.stream``, also with a process behind each thread; wall-clock time. Everything is read once before, so a
+store that fits lies in the page cache.
 """
 
 import contextlib
 import os
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -114,13 +116,17 @@ def bare(pool: ThreadPoolExecutor, threads: int, steps: list[list[Place]]) -> No
 def _turns(
     options: Options, store: Store, windows: Windows, steps: list[Step], listed: list[list[Place]], threads: int
 ) -> Turns:
-    with ThreadPoolExecutor(threads) as pool, Loader([(store, windows)], threads=threads) as loader:
-
-        def stream() -> None:
-            for _ in loader.stream(steps):
-                pass
-
-        forms = {"preadv": lambda: bare(pool, threads, listed), "Loader": stream}
+    sources = [(store, windows)]
+    with (
+        ThreadPoolExecutor(threads) as pool,
+        Loader(sources, threads=threads) as loader,
+        Loader(sources, threads=threads, apart=True) as apart,
+    ):
+        forms = {
+            "preadv": lambda: bare(pool, threads, listed),
+            "Loader": lambda: deque(loader.stream(steps), maxlen=0),
+            "Loader, processes": lambda: deque(apart.stream(steps), maxlen=0),
+        }
         return take_turns(forms, options.rounds, on_host, warm=1)
 
 

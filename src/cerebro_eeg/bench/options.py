@@ -163,6 +163,8 @@ class Mixed(Timed):
 class Pretrain(Timed):
     """A whole training from a store against its bare step: what reading, masks, logs and checks add."""
 
+    rounds: int = 3
+    """Turns that the training and its bare step take."""
     presets: tuple[str, ...] = ("small",)
     """Sizes of the model."""
     windows: int = 1024
@@ -170,7 +172,7 @@ class Pretrain(Timed):
     steps: int = 60
     """Steps of the training, of which the second half is timed."""
     readers: int = 2
-    """Threads that read windows."""
+    """Threads that read windows, on a GPU by a process each."""
     store: Path | None = None
     """A store that prepare made; none: one of noise is written for the time of the run."""
     recordings: int = 68

@@ -2,11 +2,10 @@
 
 ``pretrain`` runs on a store for so many steps, timed from one report to the next. The bare step is the same model,
 precision and compilation on one batch of that store that already lies on the device: forward, backward, clipping and
-update, without asking for the loss. It is timed before and after the training.
+update, without asking for the loss. Both take turns; the first training, which compiles, is free.
 """
 
 import dataclasses
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from cerebro_eeg.bench.clock import Call, step_clock, take_turns
+from cerebro_eeg.bench.clock import Call, Timing, step_clock, take_turns
 from cerebro_eeg.bench.loader import stored
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.options import Pretrain
@@ -38,6 +37,7 @@ COLUMNS: dict[str, str | None] = {
     "windows": "",
     "rows": ",",
     "ms": ".2f",
+    "spread": ".1%",
     "windows_per_s": ",.0f",
     "over_bare": ".2fx",
 }
@@ -51,14 +51,15 @@ def run(options: Pretrain, say: Callable[[str], None]) -> list[Table]:
         for name in options.presets:
             chosen = of_size(name, options.windows)
             step, real = bare_step(options, chosen, folder, device)
-            before = seconds_of(step, options.rounds, device)
-            trained = training_seconds(options, chosen, folder, device)
-            bare = statistics.median([before, seconds_of(step, options.rounds, device)])
-            for form, seconds in (("bare step", bare), ("pretrain", trained)):
-                found: list[Cell] = [name, form, options.windows, real, 1e3 * seconds]
-                rows.append([*found, options.windows / seconds, seconds / bare])
+            turns: list[tuple[float, float]] = []
+            for _ in range(options.rounds + 1):
+                turns.append((seconds_of(step, device), training_seconds(options, chosen, folder, device)))
+            bare, trained = (Timing(seconds) for seconds in zip(*turns[1:], strict=True))
+            for form, timing in (("bare step", bare), ("pretrain", trained)):
+                found: list[Cell] = [name, form, options.windows, real, 1e3 * timing.seconds, timing.spread]
+                rows.append([*found, options.windows / timing.seconds, timing.seconds / bare.seconds])
     title = f"Training from a store, {options.windows} windows a step, {options.readers} readers"
-    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series_of(rows, 6), 1.0)])]
+    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series_of(rows, 7), 1.0)])]
 
 
 def of_size(name: str, windows: int) -> Preset:
@@ -106,8 +107,8 @@ def bare_step(options: Pretrain, chosen: Preset, folder: Path, device: torch.dev
     return step, len(batch.signal_RT)
 
 
-def seconds_of(step: Call, rounds: int, device: torch.device) -> float:
-    turns = take_turns({"bare": step}, rounds, step_clock(device), repeats=3, warm=3)
+def seconds_of(step: Call, device: torch.device) -> float:
+    turns = take_turns({"bare": step}, 3, step_clock(device), repeats=5, warm=3)
     if "bare" in turns.failing:
         raise TrainingError(f"the bare step fails ({turns.failing['bare']}); try fewer --windows")
     return turns.timings["bare"].seconds

@@ -271,9 +271,8 @@ def _fit(whole: _Whole, one: _One, say: Say, tell: Tell) -> int:
         return {"epoch": epoch, f"validation_{metric}": score}, not patient
 
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
-    with Loader(
-        [(store, windows)], threads=engine.readers, pin=world.device.type == "cuda", electrodes=electrodes
-    ) as loader:
+    cuda = world.device.type == "cuda"
+    with Loader([(store, windows)], threads=engine.readers, apart=cuda, pin=cuda, electrodes=electrodes) as loader:
 
         def make_task(pieces: int, dtype: torch.dtype) -> LabelTask:
             return LabelTask(windows, order, loader, table, depth, choices.balanced, seed, world, pieces, dtype)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro_eeg.batch import Batch
+from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.config import FinetuneConfig
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.sampler import Order, Step
@@ -106,25 +106,28 @@ class LabelTask:
     def _forward(self, module: nn.Module, raw: RawStep) -> Tensor:
         device = self._world.device
         batch = lay_out(raw, device, self._dtype)
-        key_B, epoch_B = raw.key_B.to(device), raw.epoch_B.to(device)
-        batch = self._noisy(batch, key_B, epoch_B)
-        drop_B = draws.window_keys(self._seed, key_B, epoch_B, draws.DROP_PATH)
+        batch = self._noisy(batch, raw)
+        drop_B = self._keys(raw, draws.DROP_PATH)
         place_K2 = torch.arange(2 * self._depth, device=device).reshape(self._depth, 2, 1)
         output: Tensor = module(batch, noise_K2B=draws.uniform(drop_B, place_K2))
         return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
-    def _noisy(self, batch: Batch, key_B: Tensor, epoch_B: Tensor) -> Batch:
+    def _keys(self, raw: RawStep, purpose: int) -> Tensor:
+        """Made on the CPU: dozens of operations on a few numbers, each of which would be a kernel."""
+        return onto(draws.window_keys(self._seed, raw.key_B, raw.epoch_B, purpose), self._world.device)
+
+    def _noisy(self, batch: Batch, raw: RawStep) -> Batch:
         """Gaussian noise, in proportion to each channel's deviation, on a share of the windows."""
         if self._config.noise_ratio == 0 or self._config.noise_probability == 0:
             return batch
-        choice_B = draws.window_keys(self._seed, key_B, epoch_B, draws.NOISE_CHOICE)
+        choice_B = self._keys(raw, draws.NOISE_CHOICE)
         noisy_B = draws.uniform(choice_B, torch.zeros_like(choice_B)) < self._config.noise_probability
         layout, signal_RT = batch.layout, batch.signal_RT
-        noise_B = draws.window_keys(self._seed, key_B, epoch_B, draws.NOISE)
+        noise_B = self._keys(raw, draws.NOISE)
         rows, samples = signal_RT.shape
         width = max(1, layout.width)
-        slot_R = torch.arange(rows, device=key_B.device) if layout.slot_R is None else layout.slot_R
-        place_RT = (slot_R % width)[:, None] * samples + torch.arange(samples, device=key_B.device)
+        slot_R = torch.arange(rows, device=noise_B.device) if layout.slot_R is None else layout.slot_R
+        place_RT = (slot_R % width)[:, None] * samples + torch.arange(samples, device=noise_B.device)
         noise_RT = draws.normal(layout.per_row(noise_B)[:, None], place_RT)
         full_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32))
         size_R1 = (
@@ -135,15 +138,15 @@ class LabelTask:
     def _errors(self, output_BK: Tensor, raw: RawStep) -> tuple[Tensor, Tensor]:
         """The sum of the windows' losses, each with its weight, and the number of right answers."""
         if self._scaling is None:
-            label_B = raw.label_B.to(output_BK.device)
-            weight_K = torch.tensor(self._weights, dtype=output_BK.dtype, device=output_BK.device)
+            label_B = raw.label_B.to(output_BK.device, non_blocking=True)
+            weight_K = onto(torch.tensor(self._weights, dtype=output_BK.dtype), output_BK.device)
             loss = functional.cross_entropy(
                 output_BK, label_B, weight_K, reduction="sum", label_smoothing=self._config.label_smoothing
             )
             return loss, (output_BK.argmax(1) == label_B).sum()
         assert raw.target_BK is not None
         mean_K, std_K = (torch.tensor(x, dtype=output_BK.dtype) for x in (self._scaling.mean_K, self._scaling.std_K))
-        wanted_BK = ((raw.target_BK - mean_K) / std_K).to(output_BK)
+        wanted_BK = onto((raw.target_BK - mean_K) / std_K, output_BK.device).to(output_BK.dtype)
         loss = (output_BK - wanted_BK).square().mean(1).sum()
         return loss, loss.new_zeros(())
 

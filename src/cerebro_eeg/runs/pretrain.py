@@ -146,7 +146,8 @@ def _pretrain(
         run.progress.notes["validation"] = values
         return values, False
 
-    with Loader(sources, threads=engine.readers, pin=world.device.type == "cuda") as loader:
+    cuda = world.device.type == "cuda"
+    with Loader(sources, threads=engine.readers, apart=cuda, pin=cuda) as loader:
 
         def make_task(pieces: int, dtype: torch.dtype) -> MaskedTask:
             return MaskedTask(sources, order, loader, config, model.objective, choices.seed, world, pieces, dtype)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.batch import Layout
+from cerebro_eeg.batch import Batch, Layout, onto
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.sampler import Order, Step, in_order
@@ -24,6 +24,8 @@ from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import evaluating
 
 Sources = Sequence[tuple[Store, Windows]]
+Ready = tuple[Batch, Tensor]
+"""Windows on the device, and the numbers that choose their masked tokens."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Piece:
     raw: RawStep
     masked: int
     visible: int
+    ready: Ready | None = None
+    """Of a step's first piece: the others would fill the device."""
 
 
 class MaskedTask:
@@ -62,10 +66,10 @@ class MaskedTask:
     def pieces(self, first: int, last: int) -> Iterator[Sequence[Piece]]:
         for step, raws in read_steps(self._order, self._loader, self._world, self._pieces, first, last):
             masked, visible = self._counts(step)
-            yield [Piece(raw, masked, visible) for raw in raws]
+            yield [Piece(raw, masked, visible, None if place else self._prepare(raw)) for place, raw in enumerate(raws)]
 
     def share(self, module: nn.Module, piece: Piece) -> tuple[Tensor, Tensor]:
-        found = self._reconstruct(module, piece.raw)
+        found = self._reconstruct(module, piece.raw, piece.ready)
         masked = found.masked_sum / max(1, piece.masked)
         visible = found.visible_sum / max(1, piece.visible)
         return masked + self._objective.alpha * visible, torch.stack([masked, visible]).detach()
@@ -80,12 +84,16 @@ class MaskedTask:
     def note(self, step: int, notes: dict[str, Any]) -> None:
         note_seen(notes, self._windows, self._order.step(step - 1))
 
-    def _reconstruct(self, module: nn.Module, raw: RawStep) -> Reconstruction:
+    def _reconstruct(self, module: nn.Module, raw: RawStep, ready: Ready | None = None) -> Reconstruction:
+        found: Reconstruction = module(*(ready or self._prepare(raw)))
+        return found
+
+    def _prepare(self, raw: RawStep) -> Ready:
+        """What the model is called with. The loop asks for the next step while the device computes the one before."""
         device = self._world.device
         batch = lay_out(raw, device, self._dtype)
         noise_RN = mask_noise(self._config, batch.layout, raw.key_B, raw.epoch_B, self._seed, self._tokens, device)
-        found: Reconstruction = module(batch, noise_RN)
-        return found
+        return batch, noise_RN
 
     def _counts(self, step: Step) -> tuple[int, int]:
         """Masked and visible tokens of all processes."""
@@ -102,7 +110,7 @@ def mask_noise(
     """(R, N) uniform numbers that choose the masked tokens: of each window its own, wherever it is computed."""
     if config.patches.phase != "none":
         layout, _ = layout.doubled(config.patches.phase == "separated", device)
-    key_B = draws.window_keys(seed, key_B.to(device), epoch_B.to(device), draws.MASK)
+    key_B = onto(draws.window_keys(seed, key_B, epoch_B, draws.MASK), device)
     if layout.slot_R is None:
         row_R = torch.arange(layout.windows * layout.width, device=device) % max(1, layout.width)
     else:

@@ -46,7 +46,7 @@ class Engine:
     threads: int | None = None
     """Of a process on the CPU."""
     readers: int = 2
-    """Threads that read windows."""
+    """Threads that read windows; beside a GPU each has a process do it."""
     save_minutes: float = 10.0
     """Between two saves of the state."""
     loggers: tuple[Literal["tensorboard", "wandb"], ...] = ()

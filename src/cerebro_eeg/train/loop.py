@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from cerebro_eeg.batch import onto
 from cerebro_eeg.errors import StoppedError, TrainingError
 from cerebro_eeg.train import state
 from cerebro_eeg.train.distributed import World, syncing, whole
@@ -172,7 +173,7 @@ def _step(
     names = task.names
     totals = torch.zeros(len(names) + 3, dtype=torch.float64 if world.device.type != "mps" else torch.float32)
     totals[-2:] = torch.tensor([float(flag) for flag in asked])
-    totals = totals.to(world.device)
+    totals = onto(totals, world.device)
     losses = []
     for number, piece in enumerate(pieces):
         with syncing(run.wrapped, number == len(pieces) - 1):
@@ -185,7 +186,7 @@ def _step(
     world.sum(totals)
     norm = torch.nn.utils.clip_grad_norm_(run.module.parameters(), run.clip)
     meanwhile()
-    loss, *rest, size = [*totals.tolist(), whole(norm).item()]
+    loss, *rest, size = torch.cat([totals, whole(norm).reshape(1).to(totals)]).tolist()  # the one wait of a step
     if not (math.isfinite(loss) and math.isfinite(size)):
         _blame(run, pieces, losses)
     for group in run.optimizer.param_groups:

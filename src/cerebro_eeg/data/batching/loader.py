@@ -2,7 +2,8 @@
 
 Windows of a batch may have different channels. Their blocks (time, channel) lie one behind the other as the store has
 them, one ``pread`` each; nothing is padded, transposed or converted on the CPU. ``lay_out`` makes rows of them where
-the model runs, by one gather. What a step holds depends on the step alone: threads only share the reading.
+the model runs, by one gather. What a step holds depends on the step alone: threads only share the reading, or have
+processes of their own do it (``apart.py``).
 
 Legend: **B** windows, **R** rows, **T** samples, **K** targets.
 """
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels import Channel
+from cerebro_eeg.data.batching.apart import Apart
 from cerebro_eeg.data.batching.sampler import Step
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
@@ -52,7 +54,10 @@ class RawStep:
 
 
 def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch.float16) -> Batch:
-    """The step as a batch on the device; float16 stays what it is, since the model's patches promote it themselves."""
+    """The step as a batch on the device; float16 stays what it is, since the model's patches promote it themselves.
+
+    From pinned memory it does not wait for what a GPU still computes, so that the next step may be laid out meanwhile.
+    """
     device = torch.device(device)
     flat = raw.flat.to(device, non_blocking=True).to(dtype)
     layout = Layout.ragged(raw.counts, device)
@@ -87,6 +92,7 @@ class Loader:
     ----------
     sources : stores with their windows, in the order that the steps number them; all windows of one length and rate.
     threads : that read; 0: the caller's own.
+    apart : each thread has a process read, beside a training on a GPU, whose launches need Python's lock.
     ahead : steps that are being read while one is used; memory holds so many and two more.
     pin : page-locked memory, from which a GPU copies without waiting.
     electrodes : the ids (channels, 2) of a recording's channels by their names; 0, 0 leaves a channel out. None: those
@@ -98,6 +104,7 @@ class Loader:
         sources: Sequence[tuple[Store, Windows]],
         *,
         threads: int = 4,
+        apart: bool = False,
         ahead: int = 2,
         pin: bool = False,
         electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]] | None = None,
@@ -113,6 +120,9 @@ class Loader:
         self._pin, self._threads, self._ahead = pin, threads, ahead
         self._pool = ThreadPoolExecutor(threads, "cerebro-eeg-loader") if threads else None
         self._ids = [_ids_of(windows, electrodes or _electrodes) for windows in self._windows]
+        files = [store.files for store in self._stores]
+        self._first_file = np.cumsum([0, *map(len, files)])
+        self._apart = Apart([file for of_store in files for file in of_store], threads) if apart else None
 
     def read(self, step: Step) -> RawStep:
         """The windows of one step."""
@@ -133,9 +143,11 @@ class Loader:
                 reading.cancel()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads and processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        if self._apart is not None:
+            self._apart.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -156,7 +168,7 @@ class Loader:
         futures = [self._pool.submit(self._fill, flat, jobs[a:b]) for a, b in pairwise(cuts)]
         return _Reading(raw, futures)
 
-    def _plan(self, step: Step) -> tuple[RawStep, list["_Job"]]:
+    def _plan(self, step: Step) -> tuple[RawStep, NDArray[np.int64]]:
         """All of a step but its samples, and the reads that bring them."""
         count = len(step)
         recording, start, label = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
@@ -191,20 +203,30 @@ class Loader:
             self._tensor(step.epoch),
             step,
         )
-        jobs = zip(step.source.tolist(), recording.tolist(), start.tolist(), counts, ends.tolist(), strict=True)
-        return raw, list(jobs)
+        return raw, np.stack([step.source, recording, start, np.array(counts, np.int64), ends], 1)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         found = torch.from_numpy(np.array(array))
         return found.pin_memory() if self._pin else found
 
-    def _fill(self, flat: NDArray[np.float16], jobs: Sequence["_Job"]) -> None:
+    def _fill(self, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> None:
+        """Read windows (source, recording, start, channels, end in the buffer), which lie one behind the other."""
+        if self._apart is not None and self._fill_apart(self._apart, flat, jobs):
+            return
         size, stores = self._samples, self._stores
-        for source, recording, start, count, end in jobs:
+        for source, recording, start, count, end in jobs.tolist():
             stores[source].read_into(recording, start, start + size, flat[end - size * count : end])
 
-
-_Job = tuple[int, int, int, int, int]  # source, recording, start, channels, end in the buffer
+    def _fill_apart(self, apart: Apart, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
+        """The same by another process, if it can."""
+        pieces = np.empty((len(jobs), 3), np.int64)
+        for number in np.unique(jobs[:, 0]).tolist():
+            mine = np.flatnonzero(jobs[:, 0] == number)
+            pieces[mine] = self._stores[number].pieces(jobs[mine, 1], jobs[mine, 2], self._samples)
+            pieces[mine, 0] += self._first_file[number]
+        end = int(jobs[-1, 4])
+        into = flat[end - self._samples * int(jobs[:, 3].sum()) : end].view(np.uint8).data
+        return into.nbytes == pieces[:, 2].sum() and apart.read(pieces, into)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class Store:
         self.recordings = Recordings(self._entries)
         self._numbers = {entry.id: number for number, entry in enumerate(self._entries)}
         self._places = [(number, entry.offset, entry.channels, entry.samples) for number, entry in ordered]
+        self._spots = np.array(self._places, np.int64).reshape(-1, 4)
 
     def number(self, id: str) -> int:
         """The place in ``recordings`` of the one with this id."""
@@ -122,6 +123,20 @@ class Store:
         count = os.preadv(descriptor.number, [buffer.data], offset)
         if count != size:
             _fill(descriptor, buffer.data.cast("B")[count:], offset + count)
+
+    @property
+    def files(self) -> list[Path]:
+        """Where the samples lie."""
+        return [self._folder / f"{name}.bin" for name in self._shards]
+
+    def pieces(self, recordings: NDArray[np.int64], starts: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
+        """Where the bytes of windows lie, (windows, 3): number in ``files``, offset and size."""
+        shard, offset, channels, length = self._spots[recordings].T
+        wrong = np.flatnonzero((starts < 0) | (starts + samples > length))
+        if len(wrong):
+            start = int(starts[wrong[0]])
+            raise _out_of_range(self._entries[int(recordings[wrong[0]])], start, start + samples)
+        return np.stack([shard, offset + 2 * channels * starts, 2 * channels * samples], 1)
 
     def hash(self) -> str:
         """SHA-256 of all recordings in the order of their ids, metadata and samples.
