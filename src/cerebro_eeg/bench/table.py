@@ -13,6 +13,7 @@ from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, 
 from cerebro_eeg.report.picture import say as write_on
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 Cell = str | int | float | None
@@ -151,11 +152,12 @@ def failing_notes(failures: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
-    """All panels in one picture, three in a row."""
+    """All panels in one picture, three in a row, with one legend below for all lines."""
     across = min(3, len(panels))
     down = -(-len(panels) // across)
     with drawing(path, 4.2 * across + 1, 3.2 * down + 0.4) as figure:
         figure.suptitle(title, fontsize=10)
+        lines: dict[tuple[str, str], Artist] = {}
         for place, panel in enumerate(panels):
             axes = figure.add_subplot(down, across, place + 1)
             axes.set_title(panel.title)
@@ -164,7 +166,10 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
                 write_on(axes, "not measured here")
                 continue
             bars = isinstance(panel.series[0].x[0], str)
-            (_bars if bars else _lines)(axes, panel.series)
+            if bars:
+                _bars(axes, panel.series)
+            else:
+                lines |= _lines(axes, panel.series)
             if panel.logarithmic:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(plain)
@@ -173,16 +178,19 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
                 axes.axhline(panel.mark, color=GREY, linewidth=0.8)
             if len(panel.series) > 1 and bars:  # below: bars leave no room
                 axes.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
-            elif len(panel.series) > 1:
-                axes.legend(frameon=False, fontsize=7)
+        if len(lines) > 1:
+            labels = [label for label, _ in lines]
+            figure.legend(lines.values(), labels, frameon=False, fontsize=8, ncols=6, loc="outside lower center")
 
 
-def _lines(axes: "Axes", series: Sequence[Series]) -> None:
+def _lines(axes: "Axes", series: Sequence[Series]) -> "dict[tuple[str, str], Artist]":
+    """Lines by label and style; the first, which is ours, lies above others of the same height."""
+    drawn: dict[tuple[str, str], Artist] = {}
     colour = -1
     for one in series:
         colour += one.style == "-" or colour < 0
         known = [(float(x), y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
-        axes.plot(
+        (drawn[one.label, one.style],) = axes.plot(
             [x for x, _ in known],
             [y for _, y in known],
             one.style,
@@ -192,7 +200,9 @@ def _lines(axes: "Axes", series: Sequence[Series]) -> None:
             alpha=1.0 if one.style == "-" else 0.6,
             marker="o" if one.style == "-" else None,
             markersize=2.5,
+            zorder=2 if drawn else 3,
         )
+    return drawn
 
 
 def _bars(axes: "Axes", series: Sequence[Series]) -> None:
