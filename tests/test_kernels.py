@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
+from cerebro_eeg.errors import InputError
 from cerebro_eeg.model import encoder as encoder_file
 from cerebro_eeg.model import half, hopper, lean_half, mlp, mlp_launch, narrow, norm, short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
@@ -265,6 +266,22 @@ def test_the_operator_is_sound():
     x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
     torch.library.opcheck(narrow.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
     torch.library.opcheck(narrow.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
+
+
+def test_a_second_derivative_is_refused_and_not_zero():
+    """A graph of gradients may be made; who goes back through our kernels in it learns that they have none."""
+    x, scale, weight, wide = (torch.randn(size, requires_grad=True) for size in ((0, 5, 8), 8, (16, 8), (0, 5, 192)))
+    narrow_weight, bias = torch.randn(192, 192, requires_grad=True), torch.randn(192, requires_grad=True)
+    outs = (
+        (x, norm.add_norm_op(x, None, scale, scale.detach(), 1e-5, True, None)[1]),
+        (x, mlp.mlp_op(x, weight, None, weight.T, None)[0]),
+        (wide, short_axis.attend(wide, 2, False, 5)),
+        (narrow_weight, narrow.narrow_linear(wide, narrow_weight, bias)),
+    )
+    for given, out in outs:
+        (gradient,) = torch.autograd.grad((out * out).sum(), given, create_graph=True)
+        with pytest.raises(InputError, match="second derivative"):
+            gradient.sum().backward()
 
 
 def test_the_rule_of_narrow_layers(monkeypatch):

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.model import cpu, gelu, half, hopper, mlp_launch
+from cerebro_eeg.model.operators import fake, last, operator
 
 
 def suits(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
@@ -68,18 +69,18 @@ def run_hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bo
     return out_RNH, slope_RNH
 
 
-@torch.library.custom_op("cerebro_eeg::hidden_layer", mutates_args=())
+@operator("cerebro_eeg::hidden_layer")
 def hidden_layer(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
     """GELU of x W + b without a gradient: nothing is kept."""
     return run_hidden(x_RND, up_HD, up_H, keep=False)[0]
 
 
-@hidden_layer.register_fake
+@fake(hidden_layer)
 def _(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
     return x_RND.new_empty(*x_RND.shape[:-1], up_HD.shape[0])
 
 
-@torch.library.custom_op("cerebro_eeg::mlp", mutates_args=())
+@operator("cerebro_eeg::mlp")
 def mlp_op(
     x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +89,7 @@ def mlp_op(
     return functional.linear(out_RNH, down_DH, down_D), out_RNH, kept_RNH
 
 
-@mlp_op.register_fake
+@fake(mlp_op)
 def _(
     x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,7 +97,7 @@ def _(
     return x_RND.new_empty(*x_RND.shape[:-1], down_DH.shape[0]), x_RND.new_empty(wide), x_RND.new_empty(wide)
 
 
-@torch.library.custom_op("cerebro_eeg::mlp_backward", mutates_args=())
+@operator("cerebro_eeg::mlp_backward")
 def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of GELU's input, and in float32 its sum over all tokens."""
     width, hidden = down_DH.shape
@@ -110,7 +111,7 @@ def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple
     return d_before_RNH, mlp_launch.down_backward(d_late_TD, down_DH, kept_TH, d_before_TH).sum(0)
 
 
-@mlp_backward.register_fake
+@fake(mlp_backward)
 def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
     like = torch.empty_like(kept_RNH, memory_format=torch.contiguous_format)
     return like, kept_RNH.new_empty(down_DH.shape[1], dtype=torch.float32)
@@ -127,7 +128,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     x_RND, up_HD, down_DH, out_RNH, kept_RNH = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    d_before_RNH, d_up_H = mlp_backward(d_late_RND, down_DH, kept_RNH)
+    d_before_RNH, d_up_H = last(*mlp_backward(d_late_RND, down_DH, kept_RNH))
     d_late_TD, d_before_TH = d_late_RND.flatten(0, -2), d_before_RNH.flatten(0, -2)
     return (
         d_before_RNH @ up_HD if needs[0] else None,
@@ -138,7 +139,7 @@ def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor |
     )
 
 
-mlp_op.register_autograd(_gradient, setup_context=_keep)
+torch.library.register_autograd(mlp_op, _gradient, setup_context=_keep)
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.mlp)

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.model import cpu, half, hopper
+from cerebro_eeg.model.operators import fake, last, operator
 
 WIDTH = 192  # inputs, and outputs of a program
 BLOCK_T, WARPS, STAGES = 64, 8, 3  # the best of a sweep on an H200 (benchmarks/README.md)
@@ -36,18 +37,18 @@ def suits(layer: nn.Module, x_RND: Tensor) -> TypeGuard[nn.Linear]:
     return inputs == WIDTH and outputs % WIDTH == 0 and layer.weight.requires_grad and hopper.is_hopper(x_RND.device)
 
 
-@torch.library.custom_op("cerebro_eeg::narrow_linear", mutates_args=())
+@operator("cerebro_eeg::narrow_linear")
 def narrow_linear(x_RND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
     """x W + b."""
     return functional.linear(x_RND, weight_FD, bias_F)
 
 
-@narrow_linear.register_fake
+@fake(narrow_linear)
 def _(x_RND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
     return x_RND.new_empty(*x_RND.shape[:-1], weight_FD.shape[0])
 
 
-@torch.library.custom_op("cerebro_eeg::narrow_linear_backward", mutates_args=())
+@operator("cerebro_eeg::narrow_linear_backward")
 def narrow_linear_backward(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the weight (F, D) and of the bias (F,) in float32."""
     outputs = d_out_RNF.shape[-1]
@@ -82,7 +83,7 @@ def split(rows: int, most: int) -> tuple[int, int]:
     return -(-blocks // chunk), chunk * BLOCK_T
 
 
-@narrow_linear_backward.register_fake
+@fake(narrow_linear_backward)
 def _(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Tensor]:
     outputs = d_out_RNF.shape[-1]
     return x_RND.new_empty(outputs, WIDTH, dtype=torch.float32), x_RND.new_empty(outputs, dtype=torch.float32)
@@ -97,13 +98,13 @@ def _gradient(ctx: Any, d_out_RNF: Tensor) -> tuple[Tensor | None, Tensor | None
     of_x, of_weight, of_bias = ctx.needs_input_grad
     d_x_RND, d_weight_FD, d_bias_F = d_out_RNF @ weight_FD if of_x else None, None, None
     if of_weight:
-        d_weight_FD, d_bias_F = (d.to(weight_FD.dtype) for d in narrow_linear_backward(d_out_RNF, x_RND))
+        d_weight_FD, d_bias_F = (d.to(weight_FD.dtype) for d in last(*narrow_linear_backward(d_out_RNF, x_RND)))
     elif of_bias:
         d_bias_F = d_out_RNF.sum_to_size(weight_FD.shape[:1])
     return d_x_RND, d_weight_FD, d_bias_F if of_bias else None
 
 
-narrow_linear.register_autograd(_gradient, setup_context=_keep)
+torch.library.register_autograd(narrow_linear, _gradient, setup_context=_keep)
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.narrow_linear)

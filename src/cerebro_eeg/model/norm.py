@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cerebro_eeg.model import half
+from cerebro_eeg.model.operators import fake, last, operator
 
 MOST = 1024  # values of a token, all of which stay in registers
 Kind = Literal["forward", "alone", "backward"]
@@ -112,7 +113,7 @@ def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor,
     return x_RND if branch_RND is None and not keep else total_RND, out_RND
 
 
-@torch.library.custom_op("cerebro_eeg::add_norm", mutates_args=())
+@operator("cerebro_eeg::add_norm")
 def add_norm_op(
     x_RND: Tensor,
     late_RND: Tensor | None,
@@ -199,7 +200,7 @@ def _results(x_RND: Tensor, late_RND: Tensor | None, keep: bool) -> tuple[Tensor
     return out_RND, total_RND, x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
 
 
-@add_norm_op.register_fake
+@fake(add_norm_op)
 def _(
     x_RND: Tensor,
     late_RND: Tensor | None,
@@ -213,7 +214,7 @@ def _(
     return total_RND, out_RND, kept_2RN
 
 
-@torch.library.custom_op("cerebro_eeg::add_norm_backward", mutates_args=())
+@operator("cerebro_eeg::add_norm_backward")
 def add_norm_backward(
     d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
 ) -> tuple[Tensor, Tensor]:
@@ -256,7 +257,7 @@ def add_norm_backward(
     return d_x_RND, sums_PSD.sum(0)
 
 
-@add_norm_backward.register_fake
+@fake(add_norm_backward)
 def _(
     d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
 ) -> tuple[Tensor, Tensor]:
@@ -277,10 +278,10 @@ def _gradient(
     late: bool = ctx.needs_input_grad[6]
     total_RND, weight_D, kept_2RN = ctx.saved_tensors
     d_out_RND = torch.zeros_like(total_RND) if d_out_RND is None else d_out_RND
-    d_x_RND, sums_SD = add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, late)
+    d_x_RND, sums_SD = last(*add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, late))
     d_late_RND = d_x_RND if ctx.needs_input_grad[1] else None
     d_late_bias_D = sums_SD[2].to(ctx.late_dtype) if late else None
     return d_x_RND, d_late_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
 
 
-add_norm_op.register_autograd(_gradient, setup_context=_keep)
+torch.library.register_autograd(add_norm_op, _gradient, setup_context=_keep)

@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.model.operators import fake, last, operator
 
 TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
@@ -264,7 +265,7 @@ def attend(
     return attend_op(qkv_RND, heads, across, width, first_B, real_R, keys_RN, torch.is_grad_enabled())[0]
 
 
-@torch.library.custom_op("cerebro_eeg::short_axis_attention", mutates_args=())
+@operator("cerebro_eeg::short_axis_attention")
 def attend_op(
     qkv_RND: Tensor,
     heads: int,
@@ -299,12 +300,12 @@ def _new(qkv_RND: Tensor, heads: int, keep: bool) -> tuple[Tensor, Tensor]:
     return qkv_RND.new_empty(rows, tokens, size // 3), qkv_RND.new_empty(logs, dtype=torch.float32)
 
 
-@attend_op.register_fake
+@fake(attend_op)
 def _(qkv_RND: Tensor, heads: int, *others: Any) -> tuple[Tensor, Tensor]:
     return _new(qkv_RND, heads, others[-1])
 
 
-@torch.library.custom_op("cerebro_eeg::short_axis_attention_backward", mutates_args=())
+@operator("cerebro_eeg::short_axis_attention_backward")
 def attend_backward(
     qkv_RND: Tensor,
     d_out_RND: Tensor,
@@ -323,7 +324,7 @@ def attend_backward(
     return d_qkv_RND
 
 
-@attend_backward.register_fake
+@fake(attend_backward)
 def _(qkv_RND: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
 
@@ -336,11 +337,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _gradient(ctx: Any, d_out_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     qkv_RND, log_L, *layout = ctx.saved_tensors
-    d_qkv_RND = attend_backward(qkv_RND, d_out_RND, log_L, ctx.heads, ctx.across, ctx.width, *layout)
+    (d_qkv_RND,) = last(attend_backward(qkv_RND, d_out_RND, log_L, ctx.heads, ctx.across, ctx.width, *layout))
     return d_qkv_RND, None, None, None, None, None, None, None
 
 
-attend_op.register_autograd(_gradient, setup_context=_keep)
+torch.library.register_autograd(attend_op, _gradient, setup_context=_keep)
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention)
