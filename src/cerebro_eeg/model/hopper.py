@@ -20,8 +20,9 @@ def is_hopper(device: torch.device) -> bool:
     return bool(found.major == 9 and found.minor == 0)
 
 
+@functools.cache
 def processors(device: torch.device) -> int:
-    """How many programs run at a time where one fills a multiprocessor."""
+    """How many programs run at a time where one fills a multiprocessor; torch is asked once for each device."""
     if device.type != "cuda":
         return INTERPRETED
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -33,19 +34,29 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % 16 else x
 
 
-def tiles(x: Tensor, rows: int, columns: int) -> Any:
-    """An aligned tensor's description, as a matrix, to the memory accelerator, which gives zeros beyond its borders."""
+def tiles(matrix: Tensor, rows: int, columns: int) -> Any:
+    """An aligned matrix' description to the memory accelerator, which gives zeros beyond its borders."""
+    return _descriptions().from_tensor(matrix, [rows, columns])
+
+
+@functools.cache
+def _descriptions() -> Any:
+    """Triton's class of them, which is kept: a launch makes four, and importing it takes as long as making one."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [rows, columns])
+    return TensorDescriptor
 
 
-def gluon_tiles(x: Tensor, rows: int, columns: int) -> Any:
+def gluon_tiles(matrix: Tensor, rows: int, columns: int) -> Any:
     """The same for a kernel in Gluon, which asks how a tile lies on chip."""
+    return _gluon_descriptions().from_tensor(matrix, [rows, columns], _on_chip(rows, columns, matrix.dtype))
+
+
+@functools.cache
+def _gluon_descriptions() -> Any:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    matrix = x.view(-1, x.shape[-1])
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], _on_chip(rows, columns, x.dtype))
+    return TensorDescriptor
 
 
 @functools.cache

@@ -7,6 +7,7 @@ the products beside them, so the hidden layer is not read once more for it. On o
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** hidden width, **T** tokens of all rows.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -49,7 +50,13 @@ def fuses(x: Tensor, width: int, hidden: int) -> bool:
     """Whether the fused kernels are used: by the kind of GPU, and where rows begin every 16 bytes."""
     if x.dtype not in half.DTYPES or width % 8 or hidden % 8:
         return False
-    return not x.is_cuda or hopper.is_hopper(x.device)  # on a CPU the interpreter runs them
+    return not x.is_cuda or _is_hopper(x.device)  # on a CPU the interpreter runs them
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    """Asked once for each device, here and not in :func:`hopper.is_hopper`, which ``torch.compile`` looks into."""
+    return hopper.is_hopper(device)
 
 
 def run_hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:

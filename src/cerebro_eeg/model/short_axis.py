@@ -132,13 +132,19 @@ class Tile:
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
-    """The rule: one warp for a head where its scores and sums fit a warp's registers, else several warps for one.
+    """How a program is laid out, by :func:`_rule`."""
+    return _rule(length, heads, dim, backward, exact, turns_in_registers())
+
+
+@functools.cache
+def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_registers: bool) -> Tile:
+    """One warp for a head where its scores and sums fit a warp's registers, else several warps for one.
 
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of sweeps on an H200
     with heads of 16, 48 and 64 (benchmarks/README.md); those of 128 slots backward have the fewest instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
-    most = (48 if turns_in_registers() else 32) if backward else 64
+    most = (48 if in_registers else 32) if backward else 64
     if 32 < length <= 48 and (exact or dim <= most):
         slots = 48
     pack = max(1, 16 // slots)
@@ -147,7 +153,7 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     if exact:
         return Tile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
     if backward and 16 < size <= 48:
-        return _tile_of_warps(length, heads, dim, slots, part)
+        return _tile_of_warps(length, heads, dim, slots, part, in_registers)
     queries, group, turns = size, 1, 1
     if size == 16:
         group = 4 if block == 16 else 2
@@ -188,14 +194,14 @@ def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile
     return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first=keys_first)
 
 
-def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int) -> Tile:
+def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_registers: bool) -> Tile:
     """Backward, 17 to 48 tokens: a warp for a head, which turns scores in its registers; or two for many wide ones.
 
     Turns go by what stays in the L2 cache until the last head of a line has been read, which depends on how many warps
     fit a multiprocessor.
     """
     block, rest = _columns(dim)
-    warps, turns, stored, in_registers = 1, 4, 4, turns_in_registers()
+    warps, turns, stored = 1, 4, 4
     if block == 16:
         turns, stored = 6 if length <= 20 or 32 < length <= 40 else 4, 2
     elif slots == 48:
@@ -381,12 +387,8 @@ def _launch(
         return
     from cerebro_eeg.model import kernels
 
-    if qkv_RND.is_cuda and torch.cuda.get_device_capability(qkv_RND.device) < (8, 0):
-        raise InputError(
-            "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
-            'cerebro_eeg.model.short_axis.choose("stock")'
-        )
-
+    if qkv_RND.is_cuda:
+        _check(qkv_RND.device)
     rows, tokens = qkv_RND.shape[:2]
     dim, length = qkv_RND.shape[2] // (3 * heads), width if across else tokens
     exact = qkv_RND.dtype == torch.float32
@@ -427,6 +429,16 @@ def _launch(
             PRECISION="ieee" if exact else "tf32",
             num_warps=t.warps,
             maxnreg=t.registers if across else None,
+        )
+
+
+@functools.cache
+def _check(device: torch.device) -> None:
+    """Refuse a GPU that is too old; of any other, torch is asked once."""
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        raise InputError(
+            "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
+            'cerebro_eeg.model.short_axis.choose("stock")'
         )
 
 
