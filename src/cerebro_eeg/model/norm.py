@@ -8,6 +8,7 @@ pass of its own.
 Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** sums.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -42,6 +43,7 @@ class Tile:
         return max(1, -(-rows // (self.rows * self.programs))) if self.programs else 1
 
 
+@functools.cache
 def tile(width: int, kind: Kind) -> Tile:
     """The rule: where there is little to read, or a lot to hold, few warps with several tokens, which read ahead.
 
@@ -161,7 +163,6 @@ def run_add_norm(
         t = tile(width, "forward" if late_RND is not None else "alone")
         steps = t.steps(rows)
         weight_D = weight_D.contiguous()
-        mean_RN, scale_RN = (x_RND, x_RND) if kept_2RN is None else kept_2RN  # something to point to
         with torch.cuda.device_of(x_RND):
             norm_kernels.forward[(-(-rows // (t.rows * steps)),)](
                 x_RND,
@@ -173,8 +174,7 @@ def run_add_norm(
                 x_RND if total_RND is None else total_RND,
                 out_RND,
                 weight_D if owed_D is None else owed_D,
-                mean_RN,
-                scale_RN,
+                x_RND if kept_2RN is None else kept_2RN,  # something to point to
                 rows,
                 steps,
                 eps,
@@ -239,8 +239,7 @@ def add_norm_backward(
                 d_out_RND,
                 total_RND,
                 weight_D,
-                kept_2RN[0],
-                kept_2RN[1],
+                kept_2RN,
                 d_x_RND,
                 sums_PSD,
                 rows,

@@ -61,14 +61,14 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_forward")
 def forward(
-    x, late, late_bias, before, weight, bias, total, out, owed, mean, scale, rows, steps, eps, D: tl.constexpr,
+    x, late, late_bias, before, weight, bias, total, out, owed, kept, rows, steps, eps, D: tl.constexpr,
     BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, BIAS: tl.constexpr,
     BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm(x + late + its bias + biases before it), of which only x must be there.
 
     The sum goes to ``total``; where nobody wants it, x goes on without the biases, and ``owed`` is what they add up to.
-    Where kept, each row's mean and 1 / standard deviation.
+    Where kept, each row's mean, and behind all of these each row's 1 / standard deviation.
     """
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     bias_1A, bias_1B = _load_columns(bias, D, BLOCK_A, BLOCK_B)
@@ -107,13 +107,13 @@ def forward(
         x_TB = x_TB * scale_T1 * weight_1B + bias_1B
         _store(out, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
         if KEEP:
-            tl.store(mean + row_T[:, None], mean_T1, (row_T < rows)[:, None])
-            tl.store(scale + row_T[:, None], scale_T1, (row_T < rows)[:, None])
+            tl.store(kept + row_T[:, None], mean_T1, (row_T < rows)[:, None])
+            tl.store(kept + rows + row_T[:, None], scale_T1, (row_T < rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_backward")
 def backward(
-    d_total, d_out, total, weight, mean, scale, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
+    d_total, d_out, total, weight, kept, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, late's bias.
@@ -131,8 +131,8 @@ def backward(
         d_late_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
-        mean_T1 = tl.load(mean + row_T, row_T < rows, 0.0)[:, None]
-        scale_T1 = tl.load(scale + row_T, row_T < rows, 0.0)[:, None]
+        mean_T1 = tl.load(kept + row_T, row_T < rows, 0.0)[:, None]
+        scale_T1 = tl.load(kept + rows + row_T, row_T < rows, 0.0)[:, None]
         x_TA, x_TB = _load(total, row_T, rows, D, BLOCK_A, BLOCK_B)
         y_TA, y_TB = _load(d_out, row_T, rows, D, BLOCK_A, BLOCK_B)
         if TOTAL:
