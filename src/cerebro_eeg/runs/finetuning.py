@@ -23,6 +23,9 @@ from cerebro_eeg.runs.seen import name_windows, note_seen, read_alone, read_step
 from cerebro_eeg.train import draws
 from cerebro_eeg.train.distributed import World
 
+Ready = tuple[Batch, Tensor]
+"""Windows on the device, with noise, and the numbers that decide drop path."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -30,6 +33,8 @@ class Piece:
 
     raw: RawStep
     weight: float
+    ready: Ready | None = None
+    """Of a step's first piece: the others would fill the device."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,10 @@ class LabelTask:
     def pieces(self, first: int, last: int) -> Iterator[Sequence[Piece]]:
         for step, raws in read_steps(self._order, self._loader, self._world, self._pieces, first, last):
             weight = self._weigh(step)
-            yield [Piece(raw, weight) for raw in raws]
+            yield [Piece(raw, weight, None if place else self._prepare(raw)) for place, raw in enumerate(raws)]
 
     def share(self, module: nn.Module, piece: Piece) -> tuple[Tensor, Tensor]:
-        output_BK = self._forward(module, piece.raw)
+        output_BK = self._forward(module, piece.ready or self._prepare(piece.raw))
         loss, right = self._errors(output_BK, piece.raw)
         values = torch.stack([right / self._order.batch_size]) if self.names else output_BK.new_zeros(0)
         return loss / piece.weight, values.detach()
@@ -98,18 +103,22 @@ class LabelTask:
 
     def alone(self, module: nn.Module, piece: Piece) -> Iterator[tuple[str, Tensor]]:
         for name, raw in read_alone(self._loader, [self._windows], piece.raw.step):
-            yield name, self._errors(self._forward(module, raw), raw)[0]
+            yield name, self._errors(self._forward(module, self._prepare(raw)), raw)[0]
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
         note_seen(notes, [self._windows], self._order.step(step - 1))
 
-    def _forward(self, module: nn.Module, raw: RawStep) -> Tensor:
+    def _prepare(self, raw: RawStep) -> Ready:
+        """What the model is called with. The loop asks for the next step while the device computes the one before."""
         device = self._world.device
-        batch = lay_out(raw, device, self._dtype)
-        batch = self._noisy(batch, raw)
+        batch = self._noisy(lay_out(raw, device, self._dtype), raw)
         drop_B = self._keys(raw, draws.DROP_PATH)
         place_K2 = torch.arange(2 * self._depth, device=device).reshape(self._depth, 2, 1)
-        output: Tensor = module(batch, noise_K2B=draws.uniform(drop_B, place_K2))
+        return batch, draws.uniform(drop_B, place_K2)
+
+    def _forward(self, module: nn.Module, ready: Ready) -> Tensor:
+        batch, noise_K2B = ready
+        output: Tensor = module(batch, noise_K2B=noise_K2B)
         return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
     def _keys(self, raw: RawStep, purpose: int) -> Tensor:
