@@ -178,3 +178,18 @@ def test_mistakes_are_named():
         assert isinstance(caught.value, CerebroError)
         assert "\n" not in str(caught.value)
     assert set(Order(0, [3, 4], 50, [1, 0]).step(0).source.tolist()) == {0}
+
+
+@pytest.mark.parametrize("weights", [None, [1, 3]])
+def test_steps_that_are_kept_are_the_same_and_cannot_be_changed(weights):
+    order = Order(5, [70, 40], 16, weights)
+    first = order.step(0)
+    assert order.step(0) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.window[0] = 0
+    for number in range(1, 40):
+        order.step(number)
+    again = order.step(0)
+    assert again is not first  # memory is bounded
+    for a, b in zip((first.source, first.window, first.epoch), (again.source, again.window, again.epoch), strict=True):
+        assert a.tolist() == b.tolist()

@@ -51,8 +51,8 @@ class Layout:
             return Layout(len(counts), width)
         counts_B = torch.tensor(counts)
         first_B = counts_B.cumsum(0) - counts_B
-        window_R = torch.arange(len(counts)).repeat_interleave(counts_B)
-        slot_R = window_R * width + torch.arange(len(window_R)) - first_B[window_R]
+        shift_R = (torch.arange(len(counts)) * width - first_B).repeat_interleave(counts_B)
+        slot_R = shift_R + torch.arange(len(shift_R))
         present_BC = torch.arange(width) < counts_B[:, None]
         return Layout(len(counts), width, onto(slot_R, device), None, onto(present_BC, device))
 

@@ -20,6 +20,7 @@ from cerebro_eeg.errors import ConfigError, InputError
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 8
 _CYCLE = 1 << 16  # weights are kept to this many windows exactly, and then the pattern of sources begins again
+_KEPT = 8  # steps of an order
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -61,6 +62,12 @@ class Step:
     def __len__(self) -> int:
         return len(self.window)
 
+    def frozen(self) -> "Step":
+        """The same, and nobody can change it."""
+        for numbers in (self.source, self.window, self.epoch):
+            numbers.flags.writeable = False
+        return self
+
     def part(self, number: int, of: int) -> "Step":
         """Part ``number`` (from 0) of ``of`` equal ones, larger by a window at most; the parts in order are the step.
 
@@ -94,6 +101,7 @@ class Order:
         self.counts, self.batch_size = tuple(int(n) for n in counts), batch_size
         self._seed = _hash_seed(seed)
         self._first = np.cumsum([0, *self.counts])
+        self._kept: dict[int, Step] = {}
         self._pattern: NDArray[np.int64] | None = None
         if weights is not None:
             self._shares = _shares(self.counts, weights)
@@ -117,9 +125,16 @@ class Order:
         return steps * self.batch_size / self.windows
 
     def step(self, number: int) -> Step:
-        """The windows of step ``number``, from 0."""
+        """The windows of step ``number``, from 0. The last few are kept: they are read first, and counted when done."""
         if number < 0:
             raise ConfigError(f"step {number} was asked for; steps begin at 0")
+        if number not in self._kept:
+            self._kept[number] = self._make(number).frozen()
+            if len(self._kept) > _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        return self._kept[number]
+
+    def _make(self, number: int) -> Step:
         place = number * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         if self._pattern is None:
             epoch, position = np.divmod(place, self.windows)
