@@ -302,8 +302,13 @@ def test_where_no_process_can_be_started_threads_read(two, monkeypatch, caplog):
     with Loader(two, threads=2) as threads:
         expected = threads.read(order.step(3))
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with Loader(two, threads=0, apart=True) as loader:  # none is needed
+        assert same(loader.read(order.step(3)), expected)
+        assert loader.read(order.step(3).part(0, 50)).counts == ()
+    assert not caplog.records
     with Loader(two, threads=2, apart=True) as loader:
         assert same(loader.read(order.step(3)), expected)
+        assert loader.read(order.step(3).part(0, 50)).counts == ()
     (told,) = [record.getMessage() for record in caplog.records]
     assert told == "no process for reading can be started (No such file or directory); threads read instead"
 
@@ -327,6 +332,21 @@ def test_processes_end_with_a_run_that_is_killed(two):
         assert not any(map(is_gone, numbers))
         run.kill()
     assert wait_until(lambda: all(map(is_gone, numbers)))
+
+
+def test_a_process_that_ends_at_once_is_said(two, tmp_path, monkeypatch, caplog):
+    """Whether it is gone before it is told the files, or before it is asked for the first time."""
+    order = Order(4, [len(windows) for _, windows in two], 16)
+    with Loader(two, threads=1) as threads:
+        expected = threads.read(order.step(3))
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with Loader(two, threads=1, apart=True) as loader:
+        assert same(loader.read(order.step(3)), expected)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.endswith("; threads read instead")
 
 
 def test_a_process_holds_few_files_open(tmp_path, monkeypatch):

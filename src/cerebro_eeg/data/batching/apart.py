@@ -75,7 +75,11 @@ class _Process:
             raise
         finally:
             theirs.close()
-        self._socket.sendall(NUMBER.pack(len(names)) + names)
+        try:
+            self._socket.sendall(NUMBER.pack(len(names)) + names)
+        except OSError:  # it ended at once
+            self.close()
+            raise
 
     def read(self, pieces: NDArray[np.int64], into: memoryview) -> bool:
         self._socket.sendall(NUMBER.pack(len(pieces)) + np.ascontiguousarray(pieces, np.int64).tobytes())

@@ -122,7 +122,7 @@ class Loader:
         self._ids = [_ids_of(windows, electrodes or _electrodes) for windows in self._windows]
         files = [store.files for store in self._stores]
         self._first_file = np.cumsum([0, *map(len, files)])
-        self._apart = Apart([file for of_store in files for file in of_store], threads) if apart else None
+        self._apart = Apart([file for of_store in files for file in of_store], threads) if apart and threads else None
 
     def read(self, step: Step) -> RawStep:
         """The windows of one step."""

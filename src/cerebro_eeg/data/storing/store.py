@@ -75,7 +75,7 @@ class Store:
         self.recordings = Recordings(self._entries)
         self._numbers = {entry.id: number for number, entry in enumerate(self._entries)}
         self._places = [(number, entry.offset, entry.channels, entry.samples) for number, entry in ordered]
-        self._spots = np.array(self._places, np.int64).reshape(-1, 4)
+        self._spots = np.array(self._places, np.int64).reshape(-1, 4)  # the same, to look many up at once
 
     def number(self, id: str) -> int:
         """The place in ``recordings`` of the one with this id."""
