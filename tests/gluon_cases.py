@@ -9,7 +9,8 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from cerebro_eeg.model import mlp_hopper, mlp_launch
+from cerebro_eeg.fast import mlp_launch
+from cerebro_eeg.fast.gluon import mlp
 
 
 def descriptor(rows, columns):
@@ -25,7 +26,7 @@ def compiled_for_hopper(width, form):
     up = {"x": piece, "weight": descriptor(form.columns, 64), "bias": "*bf16", "slope": piece, "out": piece, **counts}
     down = {"d_late": piece, "weight": descriptor(64, form.columns), "slope": piece, "d_before": piece}
     down |= {"sums": "*fp32", **counts}
-    kernels = (mlp_hopper.up, up, {"BIAS": True, "KEEP": True}), (mlp_hopper.down_backward, down, {})
+    kernels = (mlp.up, up, {"BIAS": True, "KEEP": True}), (mlp.down_backward, down, {})
     for kernel, types, flags in kernels:
         known = {**constants, **flags}
         signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}

@@ -18,10 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import ModelConfig
-from cerebro_eeg.model import attention, encoder, half, lean_half, mlp, narrow, norm, short_axis
+from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast import half, inference_cuda, mlp, narrow, norm
+from cerebro_eeg.fast.inference_cuda import LeanHalf
+from cerebro_eeg.fast.norm import Late, Owed, joined
+from cerebro_eeg.model import attention, encoder
 from cerebro_eeg.model.encoder import Block, Encoder
-from cerebro_eeg.model.lean_half import LeanHalf
-from cerebro_eeg.model.norm import Late, Owed, joined
 from tiny_models import KINDS, randomized, small
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
@@ -339,7 +341,7 @@ def as_on_cuda(monkeypatch):
 def lean_on_cpu(as_on_cuda, monkeypatch):
     """Blocks without modules there, too, and attention by our kernel, with and without modules."""
     monkeypatch.setattr(short_axis, "suits", lambda qkv, heads, length: short_axis.ours_for_attention())
-    monkeypatch.setattr(lean_half, "is_there", lambda x: True)
+    monkeypatch.setattr(inference_cuda, "is_there", lambda x: True)
 
 
 def both_ways(model, x, layout, monkeypatch, **given):
@@ -412,7 +414,7 @@ def test_an_mlp_in_two_halves(monkeypatch):
     )
     token = model.blocks[0].mlp.up.out_features * HALF.itemsize
     for least, wanted in ((311, [310]), (310, [256, 54])):
-        monkeypatch.setattr(lean_half, "HALVED", least * token)
+        monkeypatch.setattr(inference_cuda, "HALVED", least * token)
         sizes.clear()
         with torch.no_grad():
             lean, plain, count = both_ways(model, x, layout, monkeypatch)
@@ -506,8 +508,8 @@ def test_a_last_norm_that_somebody_watches_or_has_replaced_runs_itself(way, monk
 def test_lean_blocks_hold_five_times_their_tokens(monkeypatch):
     """x, y, q, k and v; in the MLP x, y and half of the hidden layer; in the first block its tokens, too."""
     model, x, layout = lean_case((13, 13), tokens=10, mlp_ratio=4.0)
-    monkeypatch.setattr(lean_half, "HALVED", 1)
-    monkeypatch.setattr(lean_half, "ROWS", 1)
+    monkeypatch.setattr(inference_cuda, "HALVED", 1)
+    monkeypatch.setattr(inference_cuda, "ROWS", 1)
     found = {}
 
     def held():

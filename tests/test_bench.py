@@ -32,7 +32,7 @@ from cerebro_eeg.commands.bench import bench
 from cerebro_eeg.config import preset
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention as short_axis
 
 ROOT = Path(__file__).parent.parent
 WHERE = Where("a machine", "2.0", "2026-01-01", "cerebro-eeg bench x")

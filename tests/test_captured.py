@@ -18,7 +18,7 @@ from torch import nn
 from cerebro_eeg import Cerebro
 from cerebro_eeg.config import PatchConfig, SignalConfig
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.model import cpu, short_axis
+from cerebro_eeg.fast import attention, cpu
 from tiny_models import KINDS, small
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ PHASE = PatchConfig(kind="time_bins", n_fft=16, hop=4, bins=8, reflect=4, phase=
 @pytest.fixture(autouse=True)
 def ours():
     """By the rule, whatever ran before."""
-    with short_axis.use("auto"):
+    with attention.use("auto"):
         yield
 
 

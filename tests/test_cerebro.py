@@ -14,7 +14,7 @@ import torch
 
 from cerebro_eeg import Cerebro, Encoder, MaskedCerebro, errors
 from cerebro_eeg.config import ModelConfig, SignalConfig, Training, preset
-from cerebro_eeg.model import door
+from cerebro_eeg.model import inputs
 from tiny_models import small
 
 NAMES = ["Fp1", "Cz", "EEG T3-REF"]
@@ -288,7 +288,7 @@ def test_a_constant_added_changes_no_feature_also_when_resampled():
     model = make(config=config, sfreq=128.0, rate="resample")
     x = noise(samples=128)
     np.testing.assert_allclose(model.embed(x + 4200), model.embed(x), rtol=1e-2, atol=1e-3)
-    flat = door.resample(torch.full((1, 1, 128), 4200.0), 128.0, 100.0)
+    flat = inputs.resample(torch.full((1, 1, 128), 4200.0), 128.0, 100.0)
     torch.testing.assert_close(flat, torch.full((1, 1, 100), 4200.0))
 
 

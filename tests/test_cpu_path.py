@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cerebro_eeg
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import model_config
-from cerebro_eeg.model import cpu, short_axis, short_axis_cpu
+from cerebro_eeg.fast import attention, attention_cpu, cpu
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Block, Encoder, joined
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture(autouse=True)
 def ours():
     """By the rule, whatever ran before."""
-    with short_axis.use("auto"):
+    with attention.use("auto"):
         yield
 
 
@@ -53,7 +53,7 @@ def worst(found, expected):
 def exact(qkv_RND, heads, across, width):
     """Attention and its gradient in float64 by the stock kernels."""
     x = qkv_RND.detach().double().requires_grad_()
-    with short_axis.use("stock"):
+    with attention.use("stock"):
         layout = Layout.uniform(len(x) // width, width)
         return x, attend(x, layout, "channels" if across else "time", heads)
 
@@ -65,8 +65,8 @@ def test_attention_and_its_gradient(length, heads, dim, across):
     shape = (3 * length, 4) if across else (6, length)
     qkv_RND = (torch.randn(*shape, 3 * heads * dim) * 2).requires_grad_()
     width = length if across else 2
-    assert short_axis_cpu.suits(qkv_RND, heads, length)
-    out_RND = short_axis_cpu.attend(qkv_RND, heads, across, width)
+    assert attention_cpu.suits(qkv_RND, heads, length)
+    out_RND = attention_cpu.attend(qkv_RND, heads, across, width)
     reference, expected = exact(qkv_RND, heads, across, width)
     assert worst(out_RND, expected) < 1e-5
     d_out = torch.randn_like(out_RND)
@@ -74,7 +74,7 @@ def test_attention_and_its_gradient(length, heads, dim, across):
     expected.backward(d_out.double())
     assert worst(qkv_RND.grad, reference.grad) < 1e-5
     with torch.no_grad():
-        assert torch.equal(short_axis_cpu.attend(qkv_RND, heads, across, width), out_RND)
+        assert torch.equal(attention_cpu.attend(qkv_RND, heads, across, width), out_RND)
 
 
 @pytest.mark.parametrize("across", [False, True], ids=["time", "channels"])
@@ -82,13 +82,13 @@ def test_a_vectorized_jacobian(across):
     """torch then asks for all rows of the Jacobian at once: the backward pass meets batched gradients."""
     torch.manual_seed(0)
     qkv_RND = torch.randn(5, 3, 3 * 32) if across else torch.randn(2, 6, 3 * 32)
-    assert short_axis_cpu.suits(qkv_RND, 2, 5 if across else 6)
+    assert attention_cpu.suits(qkv_RND, 2, 5 if across else 6)
 
     def of(qkv_RND):
         return attend(qkv_RND, Layout.uniform(1, len(qkv_RND)), "channels" if across else "time", 2)
 
     found = torch.autograd.functional.jacobian(of, qkv_RND, vectorize=True)
-    with short_axis.use("stock"):
+    with attention.use("stock"):
         expected = torch.autograd.functional.jacobian(of, qkv_RND.double())
     assert worst(found, expected) < 1e-5
 
@@ -113,7 +113,7 @@ def test_attention_with_scores_that_overflow(size):
     torch.manual_seed(0)
     qkv_RND = torch.randn(4, 19, 3 * 32) * size
     qkv_RND[1] = -qkv_RND[1].abs()
-    found = short_axis_cpu.attend(qkv_RND.requires_grad_(), 2, False, 2)
+    found = attention_cpu.attend(qkv_RND.requires_grad_(), 2, False, 2)
     found.sum().backward()
     # Where one key takes all, float32 scores decide; so the reference starts from those.
     q, k, v = qkv_RND.detach().unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
@@ -125,7 +125,7 @@ def test_attention_with_scores_that_overflow(size):
 def test_a_negative_score_everywhere_is_no_zero_sum():
     """All scores below what a float32 power can hold: the softmax is still one."""
     qkv_RND = torch.cat([torch.full((1, 8, 16), 30.0), torch.full((1, 8, 16), -30.0), torch.ones(1, 8, 16)], -1)
-    assert torch.equal(short_axis_cpu.attend(qkv_RND, 1, False, 1), torch.ones(1, 8, 16))
+    assert torch.equal(attention_cpu.attend(qkv_RND, 1, False, 1), torch.ones(1, 8, 16))
 
 
 def test_a_key_that_nobody_looks_at_is_no_reason_to_start_again():
@@ -134,7 +134,7 @@ def test_a_key_that_nobody_looks_at_is_no_reason_to_start_again():
     qkv_RND = torch.cat([torch.ones(1, 8, 16), torch.randn(1, 8, 16) * 0.1, torch.randn(1, 8, 16)], -1)
     qkv_RND[0, 3, 16:32] = -500
     with Seen() as seen:
-        found = short_axis_cpu.attend(qkv_RND, 1, False, 1)
+        found = attention_cpu.attend(qkv_RND, 1, False, 1)
     assert seen.names["aten::exp2_"] == 1
     assert worst(found, exact(qkv_RND, 1, False, 1)[1]) < 1e-6
 
@@ -142,27 +142,27 @@ def test_a_key_that_nobody_looks_at_is_no_reason_to_start_again():
 def test_nan_stays_in_its_sequence():
     qkv_RND = torch.randn(3, 8, 3 * 16)
     qkv_RND[1, 2] = torch.nan
-    found = short_axis_cpu.attend(qkv_RND, 1, False, 1)
+    found = attention_cpu.attend(qkv_RND, 1, False, 1)
     assert found[1].isnan().all()
     assert found[[0, 2]].isfinite().all()
 
 
 def test_the_rule_of_attention():
     def suits(length, heads=2, dim=16, dtype=torch.float32):
-        return short_axis_cpu.suits(torch.zeros(3, 7, 3 * heads * dim, dtype=dtype), heads, length)
+        return attention_cpu.suits(torch.zeros(3, 7, 3 * heads * dim, dtype=dtype), heads, length)
 
     assert [suits(n) for n in (4, 5, 40, 41)] == [False, True, True, False]
     assert [suits(n, dim=32) for n in (3, 4, 24, 25)] == [False, True, True, False]
     assert [suits(20, dim=d) for d in (32, 33)] == [True, False]
     assert not suits(20, dtype=torch.float64)
-    assert not short_axis_cpu.suits(torch.zeros(0, 7, 96), 2, 20)
-    assert not short_axis_cpu.suits(torch.zeros(3, 7, 96, device="meta"), 2, 20)
+    assert not attention_cpu.suits(torch.zeros(0, 7, 96), 2, 20)
+    assert not attention_cpu.suits(torch.zeros(3, 7, 96, device="meta"), 2, 20)
     with torch.autocast("cpu", torch.bfloat16):
         assert not suits(20)
     plain = []
-    torch.func.vmap(lambda x: (plain.append(short_axis_cpu.is_plain(x)), x)[1])(torch.zeros(2, 3))
+    torch.func.vmap(lambda x: (plain.append(attention_cpu.is_plain(x)), x)[1])(torch.zeros(2, 3))
     with torch.autograd.forward_ad.dual_level():
-        plain.append(short_axis_cpu.is_plain(torch.zeros(2)))
+        plain.append(attention_cpu.is_plain(torch.zeros(2)))
     assert plain == [False, False]
 
 
@@ -223,7 +223,7 @@ def test_linear_layers_that_run_themselves():
         assert ours not in names(Other(8, 8), x)
         assert ours not in names(copy.deepcopy(layer).double(), x.double())
         assert ours not in names(layer, x[:0])
-        with short_axis.use("stock"):
+        with attention.use("stock"):
             assert ours not in names(layer, x)
         with torch.autocast("cpu", torch.bfloat16):
             assert cpu.linear(layer, x).dtype == torch.bfloat16
@@ -247,7 +247,7 @@ COUNTS = {"uniform": [6] * 9, "ragged": [6, 6, 1, 8, 8, 8, 2], "one": [7]}
 def whole_encoder(batch, **settings):
     """Tokens in float32 without a gradient, and in float64 by stock operators."""
     encoder = randomized(Encoder(small(width=48, **settings))).eval()
-    with short_axis.use("stock"), torch.no_grad():
+    with attention.use("stock"), torch.no_grad():
         expected = encoder(batch)
     encoder.float()
     single = Batch(batch.signal_RT.float(), batch.channels_R2, batch.layout, batch.scale_R)
@@ -286,7 +286,7 @@ def test_the_small_preset_at_its_own_size():
     batch = Batch.dense(torch.randn(2, 19, 1280) * 20, ids)
     with torch.inference_mode():
         found = encoder(batch).x_RND
-        with short_axis.use("stock"):
+        with attention.use("stock"):
             expected = encoder(batch).x_RND
         with cpu.packed(encoder):
             again = encoder(batch).x_RND
@@ -353,7 +353,7 @@ def test_a_block_that_somebody_changed_runs_itself(change, number):
         before = encoder(batch).x_RND
         change(encoder.blocks[number])
         found = encoder(batch).x_RND
-        with short_axis.use("stock"):
+        with attention.use("stock"):
             expected = encoder(batch).x_RND
     assert worst(found, expected) < 1e-5
     assert worst(before, expected) > 1e-2

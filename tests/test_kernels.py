@@ -19,14 +19,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast import half, hopper, inference_cuda, mlp, mlp_launch, narrow, norm
+from cerebro_eeg.fast.inference_cuda import LeanHalf
+from cerebro_eeg.fast.norm import Late, Owed
 from cerebro_eeg.model import encoder as encoder_file
-from cerebro_eeg.model import half, hopper, lean_half, mlp, mlp_launch, narrow, norm, short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import Attention, attend, comes_apart
 from cerebro_eeg.model.encoder import Block, Encoder
-from cerebro_eeg.model.lean_half import LeanHalf
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.model.norm import Late, Owed
 from gluon_cases import compiled_for_hopper, spilled
 from kernel_cases import (
     BOUND,
@@ -570,7 +571,7 @@ def lean_runs(monkeypatch):
 
     A lean block gives its tokens.
     """
-    monkeypatch.setattr(lean_half, "is_there", lambda x: True)
+    monkeypatch.setattr(inference_cuda, "is_there", lambda x: True)
     monkeypatch.setattr(half, "dtype_of", lambda x: torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype)
     noted, make = [], encoder_file._lean_half
 
@@ -698,7 +699,7 @@ def test_a_block_that_somebody_watches_or_has_changed_is_not_lean(lean_runs):
         encoder = bf16_encoder()
         change(encoder.blocks[1])
         with torch.no_grad():
-            made = lean_half.make_grid(torch.zeros(6, 5, 48, dtype=torch.bfloat16), LAYOUT)
+            made = inference_cuda.make_grid(torch.zeros(6, 5, 48, dtype=torch.bfloat16), LAYOUT)
             assert encoder_file._lean_half(encoder.blocks[0], made) is not None
             assert encoder_file._lean_half(encoder.blocks[1], made) is None
 
@@ -707,7 +708,7 @@ def test_axes_that_are_too_long_are_not_lean(lean_runs):
     encoder = bf16_encoder()
     with torch.no_grad():
         for rows, tokens, width, wanted in ((300, 2, 300, [False, True]), (3, 300, 3, [True, False])):
-            grid = lean_half.make_grid(torch.zeros(rows, tokens, 48).bfloat16(), Layout.uniform(1, width))
+            grid = inference_cuda.make_grid(torch.zeros(rows, tokens, 48).bfloat16(), Layout.uniform(1, width))
             found = [encoder_file._lean_half(block, grid) is not None for block in encoder.blocks]
             assert found == wanted
 
@@ -965,7 +966,7 @@ def test_cuda_lean_blocks(windows, channels, bias, cast, monkeypatch):
 def test_cuda_lean_blocks_of_many_tokens(monkeypatch):
     """The MLP in two halves."""
     model, x, layout, autocast = lean_on_cuda(90, 20, cast=True)
-    monkeypatch.setattr(lean_half, "HALVED", 1)
+    monkeypatch.setattr(inference_cuda, "HALVED", 1)
     with torch.no_grad(), autocast:
         lean, plain, count = both_ways(model, x, layout, monkeypatch)
     assert count == 4
@@ -1006,7 +1007,7 @@ def test_cuda_lean_blocks_compiled_and_captured(monkeypatch):
 @pytest.mark.parametrize("cast", [False, True])
 def test_cuda_lean_blocks_need_five_times_their_tokens(cast, monkeypatch):
     """At the peak of a run, beside the weights; and the casts of one block, which fit into the sixth."""
-    monkeypatch.setattr(lean_half, "HALVED", 1)
+    monkeypatch.setattr(inference_cuda, "HALVED", 1)
     model, x, layout, autocast = lean_on_cuda(90, 20, cast)
     with torch.no_grad(), autocast:
         model.run(x, layout)  # workspaces stay

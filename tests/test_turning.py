@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention as short_axis
 
 triton = pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from cerebro_eeg.model import kernels  # noqa: E402
+from cerebro_eeg.fast.triton import attention as kernels  # noqa: E402
 
 LANES = np.arange(32)
 TYPES = {

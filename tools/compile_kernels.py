@@ -24,7 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import cache
 
 from cerebro_eeg.bench.options import AXES
-from cerebro_eeg.model import kernels, short_axis
+from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast.triton import attention as kernels
 
 HEADS = 12
 ENOUGH = 100_000  # rows, so that programs take their turns

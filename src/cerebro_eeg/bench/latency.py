@@ -17,9 +17,9 @@ from cerebro_eeg.bench.options import Latency
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.config import preset
 from cerebro_eeg.electrodes import VOCABULARY
-from cerebro_eeg.model.captured import Precision
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder
+from cerebro_eeg.model.live import Precision
 
 COLUMNS: dict[str, str | None] = {"preset": "", "rival": "", "ms": ".3f", "spread": ".0%", "eager_over": ".2fx"}
 

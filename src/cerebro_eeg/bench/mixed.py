@@ -17,8 +17,8 @@ from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noi
 from cerebro_eeg.bench.options import Mixed
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.model.parts import compile_all
 
 COLUMNS: dict[str, str | None] = {
     "preset": "",

@@ -15,7 +15,7 @@ from cerebro_eeg.bench.clock import Call, Turns, kernel_clock, take_turns
 from cerebro_eeg.config import AttentionKind, ModelConfig, preset
 from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.model.attention import Axis, attend
 from cerebro_eeg.model.encoder import Encoder
 

@@ -30,8 +30,8 @@ from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
 from cerebro_eeg.channels import match
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.parts import compile_all
 
 OURS = "CEReBrO"
 NAMES = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2".split()

@@ -23,8 +23,8 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import Order
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import TrainingError
+from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.runs import pretrain
 from cerebro_eeg.runs.engine import choose_precision
 from cerebro_eeg.runs.settings import Engine

@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.bench.options import MOST_ERROR
 from cerebro_eeg.bench.table import Cell, Table
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention
+from cerebro_eeg.fast.attention import FILLING
 from cerebro_eeg.model.attention import Axis, attend
-from cerebro_eeg.model.short_axis import FILLING
 
 QUERIES = 512
 """Half of the shapes have so many and have a row of their own: over few, the ratio of two errors is partly luck."""
@@ -28,7 +28,7 @@ MARKS = {"median": 0.5, "p99": 0.99, "p999": 0.999, "most": 1.0}
 
 def check_all(shapes: int, workers: int) -> Table:
     """Try ``shapes`` random shapes, shared by processes."""
-    with ProcessPoolExecutor(workers, get_context("spawn"), short_axis.choose, ("auto",)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), attention.choose, ("auto",)) as pool:
         share = -(-shapes // workers)
         parts = list(pool.map(check_shapes, range(workers), [share] * workers))
     failures = [failure for part in parts for failure in part[1]]
@@ -84,7 +84,7 @@ def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[Compared]
         for _ in range(24):
             length = rng.randint(size // 2 + 1, size)
             case = (dtype, rng.choice([1, 2, 3]) if dim > 16 else 2, dim, length, across, mask)
-            short_axis.FILLING = rng.choice([0, FILLING])  # else only many sequences take several turns
+            attention.FILLING = rng.choice([0, FILLING])  # else only many sequences take several turns
             many = seed == 0 and tried % 10 == 0  # in one process: several at once do not fit
             if many:
                 case = (torch.bfloat16, 1, 16, rng.choice([1, 2, 4, 20]), False, "none")
@@ -127,7 +127,7 @@ def check_shape(
     if rng.random() < 0.2:  # scores of about -300 and less: a log-sum-exp that cuDNN's backward does not survive
         qkv[..., : heads * dim], qkv[..., heads * dim : 2 * heads * dim] = 9, -9
     qkv = qkv.to(dtype).requires_grad_()
-    if not short_axis.suits(qkv, heads, length):
+    if not attention.suits(qkv, heads, length):
         return None
     axis: Axis = "channels" if across else "time"
     d_out = torch.randn(total, other, heads * dim, device="cuda").to(dtype)
@@ -138,7 +138,7 @@ def check_shape(
         if backend is None:
             out = attend(x, layout, axis, heads, keys)
         else:
-            with sdpa_kernel(backend), short_axis.use("stock"):
+            with sdpa_kernel(backend), attention.use("stock"):
                 out = attend(x, layout, axis, heads, keys)
         if layout.real_R is not None:
             out = out.masked_fill(~layout.real_R[:, None, None], 0)

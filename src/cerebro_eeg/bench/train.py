@@ -37,8 +37,8 @@ from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, ser
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.train.loop import deterministic
 
 MIB = 2**20

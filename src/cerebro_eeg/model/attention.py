@@ -20,8 +20,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
-from cerebro_eeg.model import half, narrow, short_axis, short_axis_cpu
-from cerebro_eeg.model.cpu import linear
+from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast import attention_cpu, half, narrow
+from cerebro_eeg.fast.cpu import linear
 
 Axis = Literal["channels", "time", "all"]
 
@@ -139,8 +140,8 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
         first_B = first_rows(layout) if axis == "channels" else None
         return short_axis.attend(qkv_RND, heads, axis == "channels", layout.width, first_B, layout.real_R, keys_RN)
     unmasked = keys_RN is None and (axis == "time" or (axis == "channels" and layout.present_BC is None))
-    if unmasked and short_axis.ours_for_attention() and short_axis_cpu.suits(qkv_RND, heads, length):
-        return short_axis_cpu.attend(qkv_RND, heads, axis == "channels", layout.width)
+    if unmasked and short_axis.ours_for_attention() and attention_cpu.suits(qkv_RND, heads, length):
+        return attention_cpu.attend(qkv_RND, heads, axis == "channels", layout.width)
     qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
     if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)

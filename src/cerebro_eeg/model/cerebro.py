@@ -22,11 +22,11 @@ from cerebro_eeg.channels import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
-from cerebro_eeg.model import door, hub
-from cerebro_eeg.model.captured import Captured, Precision
+from cerebro_eeg.fast.graph import Output
+from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
-from cerebro_eeg.model.replay import Output
+from cerebro_eeg.model.live import Captured, Precision
 
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]
@@ -69,7 +69,7 @@ class Cerebro(hub.Shareable, nn.Module):
         ch_names: Sequence[str] | None = None,
         config: ModelConfig | Preset | str = "small",
         task: Task = "classification",
-        rate: door.Rate = "error",
+        rate: inputs.Rate = "error",
         unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
         untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
         duplicates: Literal["error", "first"] = "error",
@@ -87,9 +87,9 @@ class Cerebro(hub.Shareable, nn.Module):
         self.training_record = Training()
         self.load_report: LoadReport | None = None
         self.frozen = False
-        self.rate: door.Rate = rate
-        self.sfreq = door.read_rate(sfreq, self.config.signal.sfreq)
-        door.check_rate(self.sfreq, self.config.signal.sfreq, rate)
+        self.rate: inputs.Rate = rate
+        self.sfreq = inputs.read_rate(sfreq, self.config.signal.sfreq)
+        inputs.check_rate(self.sfreq, self.config.signal.sfreq, rate)
         self.n_times = _agree_times(n_times, input_window_seconds, self.sfreq, self.config, rate)
         most = self.config.max_channels if max_channels is None else max_channels
         check_policies(unknown, untrained, duplicates, too_many, most)
@@ -164,29 +164,29 @@ class Cerebro(hub.Shareable, nn.Module):
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their
         order; those that the match report (``model.channels``) drops are left out, and phase gives each two rows.
         """
-        if unit not in door.MICROVOLTS:
-            raise InputError(f"unit is {unit!r}; choose one of {', '.join(door.MICROVOLTS)}")
+        if unit not in inputs.MICROVOLTS:
+            raise InputError(f"unit is {unit!r}; choose one of {', '.join(inputs.MICROVOLTS)}")
         if level not in ("window", "channel", "token"):
             raise InputError(f"level is {level!r}; choose window, channel or token")
         if layer is not None and (not isinstance(layer, int) or not 0 <= layer <= self.config.depth):
             raise InputError(f"layer is {layer!r}; the encoder has layers 0 (embeddings) to {self.config.depth}")
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {batch_size!r}; expected a whole number of at least 1")
-        rate = door.read_rate(sfreq, self.sfreq)
-        door.check_rate(rate, self.config.signal.sfreq, self.rate)
+        rate = inputs.read_rate(sfreq, self.sfreq)
+        inputs.check_rate(rate, self.config.signal.sfreq, self.rate)
         montage = self._montage() if ch_names is None and chs_info is None else self._match(ch_names, chs_info)
-        windows = door.read_array(x) * door.MICROVOLTS[unit]
+        windows = inputs.read_array(x) * inputs.MICROVOLTS[unit]
         if windows.dim() == 2:
             windows, rate = self._cut(self._select(windows[None], montage, None)[0], rate)
         else:
             windows = self._select(windows, montage, self.n_times)
-        scale_B = door.read_scale(scale, len(windows))
+        scale_B = inputs.read_scale(scale, len(windows))
         modes = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
             found = [
                 self._level(self.encode(self._batch(part, montage, rate, part_scale), layer), level)
-                for part, part_scale in door.pieces(windows, scale_B, batch_size)
+                for part, part_scale in inputs.pieces(windows, scale_B, batch_size)
             ]
         finally:
             for module, mode in modes:
@@ -226,7 +226,7 @@ class Cerebro(hub.Shareable, nn.Module):
         samples = n_times if n_times is not None else self.n_times or self.config.window
         if not isinstance(samples, int) or samples != (self.n_times or samples):
             raise ConfigError(f"n_times is {n_times!r}; the model was made for n_times={self.n_times}")
-        if self.rate == "resample" and not door.same_rate(self.sfreq, self.config.signal.sfreq):
+        if self.rate == "resample" and not inputs.same_rate(self.sfreq, self.config.signal.sfreq):
             raise ConfigError(
                 f"a captured model does not resample; bring the stream from {self.sfreq:.10g} to "
                 f"{self.config.signal.sfreq:.10g} Hz before it is cut into windows"
@@ -319,7 +319,7 @@ class Cerebro(hub.Shareable, nn.Module):
         ch_names: Sequence[str] | None = None,
         window: int | None = None,
         task: Task | None = None,
-        rate: door.Rate = "error",
+        rate: inputs.Rate = "error",
         unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
         untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
         duplicates: Literal["error", "first"] = "error",
@@ -363,7 +363,7 @@ class Cerebro(hub.Shareable, nn.Module):
         )
         model.head, model.training_record = head, header.training
         model.load_report = load_into(model, header, tensors, str(source))
-        door.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
+        inputs.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
         if chs_info is not None or ch_names is not None:
             model.set_channels(ch_names, chs_info)
         return model.eval()
@@ -371,7 +371,7 @@ class Cerebro(hub.Shareable, nn.Module):
     # ---- from arrays to batches ------------------------------------------------------------------------------------
 
     def _match(self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None) -> ChannelMatch:
-        labels, positions, kinds = door.read_names(ch_names, chs_info)
+        labels, positions, kinds = inputs.read_names(ch_names, chs_info)
         if not self.policies["unknown"].startswith("nearest"):
             positions = None  # they decide nothing, so they need not be right
         trained = None  # a new model has no trained rows to tell from others
@@ -384,7 +384,7 @@ class Cerebro(hub.Shareable, nn.Module):
                 )
         found = match(labels, positions=positions, kinds=kinds, trained=trained, **self.policies)
         left_out = len(found.channels) < len(found.rows) or any(row.outcome == "nearest" for row in found.rows)
-        door.say(logging.WARNING if left_out else logging.DEBUG, found.summary())
+        inputs.say(logging.WARNING if left_out else logging.DEBUG, found.summary())
         return found
 
     def _montage(self) -> ChannelMatch:
@@ -410,25 +410,25 @@ class Cerebro(hub.Shareable, nn.Module):
 
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:
         """The channels that matched, once shape and values are known to be right."""
-        door.check_shape(x_BCT, montage, n_times)
+        inputs.check_shape(x_BCT, montage, n_times)
         kept_BCT = x_BCT[:, list(montage.index)] if len(montage.index) < x_BCT.shape[1] else x_BCT
-        door.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
+        inputs.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
         return kept_BCT
 
     def _cut(self, x_CT: Tensor, rate: float) -> tuple[Tensor, float]:
         """A recording as windows of the model's length, resampled as a whole; and the rate that they have."""
         samples, wanted = self.n_times or self.config.window, self.config.signal.sfreq
-        if self.rate == "resample" and not door.same_rate(rate, wanted):
+        if self.rate == "resample" and not inputs.same_rate(rate, wanted):
             samples = self.config.window if self.n_times is None else round(self.n_times * wanted / self.sfreq)
-            x_CT, rate = door.resample(x_CT, rate, wanted), wanted
-        return door.cut(x_CT, samples), rate
+            x_CT, rate = inputs.resample(x_CT, rate, wanted), wanted
+        return inputs.cut(x_CT, samples), rate
 
     def _batch(self, x_BCT: Tensor, montage: ChannelMatch, rate: float, scale_B: Tensor | None) -> Batch:
         """Windows on the model's device at the model's rate, in at least float32: what is normalised is not rounded."""
         like = self.encoder.positions
         x_BCT = x_BCT.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        if self.rate == "resample" and not door.same_rate(rate, self.config.signal.sfreq):
-            x_BCT = door.resample(x_BCT, rate, self.config.signal.sfreq)
+        if self.rate == "resample" and not inputs.same_rate(rate, self.config.signal.sfreq):
+            x_BCT = inputs.resample(x_BCT, rate, self.config.signal.sfreq)
         return Batch.dense(x_BCT, torch.tensor(montage.ids, device=like.device), scale_B)
 
 

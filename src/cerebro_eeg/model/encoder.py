@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.electrodes import VOCABULARY
-from cerebro_eeg.model import cpu, half, mlp
+from cerebro_eeg.fast import cpu, half, mlp
+from cerebro_eeg.fast.compile import Parted
+from cerebro_eeg.fast.inference_cpu import LeanBlock, Part, Step, lean
+from cerebro_eeg.fast.inference_cuda import Grid, LeanHalf, finish, lean_half, make_grid
+from cerebro_eeg.fast.norm import Late, Owed, add_norm, joined, suits
 from cerebro_eeg.model.attention import KINDS, comes_apart
-from cerebro_eeg.model.lean import LeanBlock, Part, Step, lean
-from cerebro_eeg.model.lean_half import Grid, LeanHalf, finish, lean_half, make_grid
-from cerebro_eeg.model.norm import Late, Owed, add_norm, joined, suits
-from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, Training, model_config
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.model import door, hub
+from cerebro_eeg.fast.compile import Parted
+from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
-from cerebro_eeg.model.parts import Parted
 from cerebro_eeg.model.patches import Patches
 
 
@@ -140,7 +140,7 @@ class MaskedCerebro(hub.Shareable, Parted):
         model = cls(header.model, objective or header.objective)
         model.training_record = header.training
         model.load_report = load_into(model, header, tensors, str(source))
-        door.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
+        inputs.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)
         return model
 
     def _encode_visible(self, patches: Patches, masked_RN: Tensor, noise_K2B: Tensor | None = None) -> Tensor:

@@ -13,9 +13,9 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention
+from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.encoder import Stack
-from cerebro_eeg.model.parts import compile_all
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train.distributed import World, choose_threads
@@ -58,8 +58,8 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
 def in_force(engine: Engine) -> Iterator[None]:
     """Kernels, determinism and threads, which hold for all of the process: afterwards they are what they were."""
     threads = torch.get_num_threads()
-    kernels: short_axis.Choice = "auto" if engine.kernels == "ours" else "stock"
-    with short_axis.use(kernels), deterministic() if engine.deterministic else contextlib.nullcontext():
+    kernels: attention.Choice = "auto" if engine.kernels == "ours" else "stock"
+    with attention.use(kernels), deterministic() if engine.deterministic else contextlib.nullcontext():
         choose_threads(engine.threads)
         try:
             yield

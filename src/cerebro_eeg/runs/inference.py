@@ -24,9 +24,9 @@ from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
-from cerebro_eeg.model import door
+from cerebro_eeg.fast.cpu import packed
+from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro, Level
-from cerebro_eeg.model.cpu import packed
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
@@ -293,7 +293,7 @@ def compute(
 
 def _say_random(model: Cerebro) -> None:
     if (line := random_words(model)) is not None:
-        door.say(logging.WARNING, line)
+        inputs.say(logging.WARNING, line)
 
 
 def _batch(cut: Cut, signal: Signal, device: torch.device) -> Batch:

@@ -13,9 +13,9 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.sampler import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.fast.cpu import packed
 from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.cpu import packed
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
 from cerebro_eeg.runs.electrodes import Electrodes

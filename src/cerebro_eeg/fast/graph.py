@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.model import cpu
+from cerebro_eeg.fast import cpu
 from cerebro_eeg.model.encoder import Encoder
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.model import cpu
+from cerebro_eeg.fast import cpu
+from cerebro_eeg.fast.norm import Late, joined
 from cerebro_eeg.model.attention import Axis, AxisAttention, attend
-from cerebro_eeg.model.norm import Late, joined
 
 Step = Callable[..., tuple[Tensor, Late | None]]
 """A block, or what computes the same."""

@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.model.operators import fake, last, operator
+from cerebro_eeg.fast.operators import fake, last, operator
 
 TRITON = importlib.util.find_spec("triton") is not None
 """It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
@@ -385,7 +385,7 @@ def _launch(
     qkv_RND, _, log_L = tensors[:3]
     if qkv_RND.numel() == 0:
         return
-    from cerebro_eeg.model import kernels
+    from cerebro_eeg.fast.triton import attention
 
     if qkv_RND.is_cuda:
         _check(qkv_RND.device)
@@ -402,7 +402,7 @@ def _launch(
     programs = bunches * (heads // t.group)
     turns = t.turns if programs * t.warps >= t.turns * FILLING else 1
     with torch.cuda.device_of(qkv_RND):  # Triton launches on the current device
-        getattr(kernels, kernel)[(programs // turns,)](
+        getattr(attention, kernel)[(programs // turns,)](
             *tensors,
             qkv_RND if first_B is None else first_B,
             qkv_RND if real_R is None else real_R.contiguous(),
@@ -438,7 +438,7 @@ def _check(device: torch.device) -> None:
     if torch.cuda.get_device_capability(device) < (8, 0):
         raise InputError(
             "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
-            'cerebro_eeg.model.short_axis.choose("stock")'
+            'cerebro_eeg.fast.attention.choose("stock")'
         )
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.model import cpu, half, hopper
-from cerebro_eeg.model.operators import fake, last, operator
+from cerebro_eeg.fast import cpu, half, hopper
+from cerebro_eeg.fast.operators import fake, last, operator
 
 WIDTH = 192  # inputs, and outputs of a program
 BLOCK_T, WARPS, STAGES = 64, 8, 3  # the best of a sweep on an H200 (benchmarks/README.md)
@@ -54,7 +54,7 @@ def narrow_linear_backward(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Te
     outputs = d_out_RNF.shape[-1]
     if not d_out_RNF.numel():
         return x_RND.new_zeros(outputs, WIDTH, dtype=torch.float32), x_RND.new_zeros(outputs, dtype=torch.float32)
-    from cerebro_eeg.model import narrow_kernels
+    from cerebro_eeg.fast.triton import linear as narrow_kernels
 
     d_TF, x_TD = hopper.aligned(d_out_RNF).view(-1, outputs), hopper.aligned(x_RND).view(-1, WIDTH)
     blocks = outputs // WIDTH

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.model import short_axis, short_axis_cpu
+from cerebro_eeg.fast import attention, attention_cpu
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -49,8 +49,8 @@ def suits(x: Tensor) -> bool:
     """Whether this is inference in float32 on a CPU, with a torch that has oneDNN, and not asked to be stock."""
     return (
         not torch.is_grad_enabled()
-        and short_axis_cpu.is_plain(x)
-        and short_axis.ours()
+        and attention_cpu.is_plain(x)
+        and attention.ours()
         and torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
     )

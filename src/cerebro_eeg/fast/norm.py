@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.model import half
-from cerebro_eeg.model.operators import fake, last, operator
+from cerebro_eeg.fast import half
+from cerebro_eeg.fast.operators import fake, last, operator
 
 MOST = 1024  # values of a token, all of which stay in registers
 Kind = Literal["forward", "alone", "backward"]
@@ -158,7 +158,7 @@ def run_add_norm(
     both = late.bias_D is not None and before_D is not None
     owed_D = weight_D.new_empty(width, dtype=torch.float32) if both else None
     if rows:
-        from cerebro_eeg.model import norm_kernels
+        from cerebro_eeg.fast.triton import norm as norm_kernels
 
         t = tile(width, "forward" if late_RND is not None else "alone")
         steps = t.steps(rows)
@@ -231,7 +231,7 @@ def add_norm_backward(
     programs = -(-rows // (t.rows * steps))
     sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
     if rows:
-        from cerebro_eeg.model import norm_kernels
+        from cerebro_eeg.fast.triton import norm as norm_kernels
 
         with torch.cuda.device_of(total_RND):
             norm_kernels.backward[(programs,)](

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from cerebro_eeg.model import cpu, short_axis
+from cerebro_eeg.fast import attention, cpu
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -23,9 +23,9 @@ def dtype_of(x: Tensor) -> torch.dtype:
 
 def suits(x: Tensor, layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether ``layer`` is a plain one of its kind, to be computed in half precision on CUDA by kernels of our own."""
-    if not x.is_cuda or not short_axis.TRITON or not short_axis.ours() or dtype_of(x) not in DTYPES:
+    if not x.is_cuda or not attention.TRITON or not attention.ours() or dtype_of(x) not in DTYPES:
         return False
-    return not short_axis.transformed() and is_plain(layer, kind)
+    return not attention.transformed() and is_plain(layer, kind)
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from cerebro_eeg.model.mlp_kernels import HALF_LOG2E, LOG2_DENSITY, P0, P1, P2, P3, P4, P5, P6, P7, P8, P_END
+from cerebro_eeg.fast.triton.mlp import HALF_LOG2E, LOG2_DENSITY, P0, P1, P2, P3, P4, P5, P6, P7, P8, P_END
 
 ROWS = gl.constexpr(64)  # of a consumer's tile: what four warps multiply at once
 DEEP = gl.constexpr(64)  # values of a chunk

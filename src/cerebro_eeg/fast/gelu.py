@@ -16,10 +16,10 @@ BLOCK_T, BLOCK_H, STEPS = 8, 128, 16
 def run_gelu(x: Tensor, out: Tensor) -> None:
     """GELU of ``x`` into ``out``, which may be ``x`` itself."""
     if x.numel():
-        from cerebro_eeg.model import gelu_kernels
+        from cerebro_eeg.fast.triton import gelu
 
         with torch.cuda.device_of(x):
-            gelu_kernels.forward[(-(-x.numel() // BLOCK),)](x, out, x.numel(), BLOCK=BLOCK)
+            gelu.forward[(-(-x.numel() // BLOCK),)](x, out, x.numel(), BLOCK=BLOCK)
 
 
 def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,10 +30,10 @@ def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]
     programs = -(-rows // (BLOCK_T * STEPS))
     sums_PH = x_RNH.new_empty(programs, hidden, dtype=torch.float32)
     if x_RNH.numel():
-        from cerebro_eeg.model import gelu_kernels
+        from cerebro_eeg.fast.triton import gelu
 
         with torch.cuda.device_of(x_RNH):
-            gelu_kernels.backward[(programs, -(-hidden // BLOCK_H))](
+            gelu.backward[(programs, -(-hidden // BLOCK_H))](
                 x_RNH, d_out_RNH, d_x_RNH, sums_PH, rows, hidden, BLOCK_T=BLOCK_T, BLOCK_H=BLOCK_H, STEPS=STEPS
             )
     return d_x_RNH, sums_PH.sum(0)

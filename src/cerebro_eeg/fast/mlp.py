@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.model import cpu, gelu, half, hopper, mlp_launch
-from cerebro_eeg.model.operators import fake, last, operator
+from cerebro_eeg.fast import cpu, gelu, half, hopper, mlp_launch
+from cerebro_eeg.fast.operators import fake, last, operator
 
 
 def suits(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from cerebro_eeg.channels import ChannelMatch
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.model import cpu, door
-from cerebro_eeg.model.held import Held
-from cerebro_eeg.model.replay import Direct, Output, Parts, Place, Replay
+from cerebro_eeg.fast import cpu
+from cerebro_eeg.fast.graph import Direct, Output, Parts, Place, Replay
+from cerebro_eeg.fast.held import Held
+from cerebro_eeg.model import inputs
 
 if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
@@ -107,13 +108,13 @@ class Captured:
                     "x asks for gradients, which a captured model has not; pass x.detach(), or use model(x)"
                 )
             if x.device.type != "cuda" or x.device != self.device or x.is_complex():
-                x = door.read_array(x).numpy()
+                x = inputs.read_array(x).numpy()
         elif type(x) is not np.ndarray or x.dtype.kind not in "fiub":
-            x = door.read_array(x).numpy()
+            x = inputs.read_array(x).numpy()
         if x.ndim == 2 and self.windows == 1:
             x = x[None]
         if tuple(x.shape) != self.input_shape:
-            door.check_shape(torch.empty(x.shape, device="meta"), self._montage, self.n_times)
+            inputs.check_shape(torch.empty(x.shape, device="meta"), self._montage, self.n_times)
             raise InputError(f"{len(x)} windows were given; captured(windows={self.windows}) takes exactly so many")
         found: Tensor | NDArray[Any] = x if self._kept is None else x[:, self._kept]
         return found
@@ -123,7 +124,7 @@ class Captured:
             return None
         if scale is None:
             raise InputError("this model needs the scale of the recording in microvolts; pass scale=")
-        return door.read_scale(scale, self.windows)
+        return inputs.read_scale(scale, self.windows)
 
     def _check(self, x_BCT: Tensor) -> None:
         change = self._held.change()
@@ -132,7 +133,7 @@ class Captured:
         if change is not None:
             raise ConfigError(f"the model is not what was captured: {change}; call model.captured() again")
         if not self._seen or (x_BCT.is_cpu and not np.isfinite(x_BCT.numpy()).all()):
-            door.check_values(x_BCT, [self._montage.rows[i].label for i in self._montage.index])
+            inputs.check_values(x_BCT, [self._montage.rows[i].label for i in self._montage.index])
             self._seen = True
 
 

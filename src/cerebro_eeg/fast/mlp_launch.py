@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cerebro_eeg.model import hopper
+from cerebro_eeg.fast import hopper
 
 GLUON = ("3.6.", "3.7.")  # versions of Triton whose Gluon, still experimental, compiles mlp_hopper.py
 BLOCK_K = 64
@@ -106,7 +106,7 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
     of = by_gluon(x_TD, width, hidden)
     with torch.cuda.device_of(x_TD):
         if of is not None:
-            from cerebro_eeg.model import mlp_hopper
+            from cerebro_eeg.fast.gluon import mlp as mlp_hopper
 
             slabs, workers = _programs(x_TD.device, tokens, hidden, of)
             mlp_hopper.up[(slabs * workers,)](
@@ -121,7 +121,7 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
                 **constants(of, width),
             )
             return
-        from cerebro_eeg.model import mlp_kernels
+        from cerebro_eeg.fast.triton import mlp as mlp_kernels
 
         tiles = -(-tokens // UP.rows) * -(-hidden // UP.columns)
         mlp_kernels.up[(min(tiles, hopper.processors(x_TD.device)),)](
@@ -149,7 +149,7 @@ def down_backward(d_late_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_befo
     of = by_gluon(d_late_TD, width, hidden)
     with torch.cuda.device_of(d_late_TD):
         if of is not None:
-            from cerebro_eeg.model import mlp_hopper
+            from cerebro_eeg.fast.gluon import mlp as mlp_hopper
 
             slabs, workers = _programs(d_late_TD.device, tokens, hidden, of)
             partial = -(-tokens // 128) * 2 if of.shared else workers * 64
@@ -165,7 +165,7 @@ def down_backward(d_late_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_befo
                 **constants(of, width),
             )
             return sums_PH
-        from cerebro_eeg.model import mlp_kernels
+        from cerebro_eeg.fast.triton import mlp as mlp_kernels
 
         blocks = -(-tokens // DOWN.rows)
         sums_PH = slope_TH.new_empty(blocks, hidden, dtype=torch.float32)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cerebro_eeg.model import short_axis
+from cerebro_eeg.fast import attention
 
 # torch's batched product takes matrices with fewer multiplications than this number by number.
 _LEAST_WORK = 400
@@ -44,7 +44,7 @@ def is_plain(x: Tensor) -> bool:
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and torch._C._get_tracing_state() is None
-        and not short_axis.transformed()
+        and not attention.transformed()
     )
 
 

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.model import cpu, half, mlp, norm, short_axis
+from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast import cpu, half, mlp, norm
+from cerebro_eeg.fast.inference_cpu import Part
+from cerebro_eeg.fast.norm import Late, Owed
 from cerebro_eeg.model.attention import AxisAttention, first_rows
-from cerebro_eeg.model.lean import Part
-from cerebro_eeg.model.norm import Late, Owed
 
 HALVED = 192 * 2**20
 """Bytes of a hidden layer from which on the MLP takes one half of the tokens after the other.
