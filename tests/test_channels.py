@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro_eeg.channel_report import OUTCOMES
-from cerebro_eeg.channels import POSITIONS, VOCABULARY, Channel, match, parse, spread
+from cerebro_eeg.channels.match import POSITIONS, VOCABULARY, Channel, match, parse, spread
+from cerebro_eeg.channels.names import ALIASES, clean
+from cerebro_eeg.channels.report import OUTCOMES
 from cerebro_eeg.errors import ChannelError
-from cerebro_eeg.labels import ALIASES, clean
 
 TEN_TWENTY = "FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ PZ"
 TEMPLE = [f"EEG {name}-REF" for name in f"{TEN_TWENTY} T1 T2".split()]
@@ -590,7 +590,7 @@ def test_missing_refuses_what_is_no_channel():
 
 
 def test_only_the_standard_library_is_imported():
-    code = "import sys, cerebro_eeg.channels; print(*{'numpy', 'torch', 'mne'} & set(sys.modules))"
+    code = "import sys, cerebro_eeg.channels.match; print(*{'numpy', 'torch', 'mne'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

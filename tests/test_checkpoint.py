@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 
 import cerebro_eeg
 import reference as ref
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.commands.info_model import info_model
 from cerebro_eeg.config import HeadConfig, ObjectiveConfig, PatchConfig, Source, Training
-from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro

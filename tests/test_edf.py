@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro_eeg.channels import VOCABULARY
+from cerebro_eeg.channels.match import VOCABULARY
 from cerebro_eeg.data.reading.edf import late_faults, open_edf
 from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment

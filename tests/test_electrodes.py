@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from cerebro_eeg.electrodes import (
+from cerebro_eeg.channels.electrodes import (
     DEFAULT_CENTRE,
     GRID,
     IDS,
@@ -85,7 +85,7 @@ def test_names_are_unique_in_any_case():
 
 
 def test_the_table_is_what_the_tool_writes():
-    text = (ROOT / "src" / "cerebro_eeg" / "electrodes.csv").read_text(encoding="ascii")
+    text = (ROOT / "src" / "cerebro_eeg" / "channels" / "electrodes.csv").read_text(encoding="ascii")
     assert text == load_tool().csv_text()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal
 
-from cerebro_eeg.channels import Channel, match
+from cerebro_eeg.channels.match import Channel, match
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering import causal, fir, kernels
 from cerebro_eeg.data.filtering.filters import filtered, finite_runs, run

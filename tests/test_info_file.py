@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cerebro_eeg import cli
-from cerebro_eeg.channels import match
+from cerebro_eeg.channels.match import match
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_file import info_file
 from cerebro_eeg.commands.info_file_text import _two_digits

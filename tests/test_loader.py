@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.channels import VOCABULARY, Channel
+from cerebro_eeg.channels.match import VOCABULARY, Channel
 from cerebro_eeg.data.batching import reader_process
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.sampler import Order, Step, in_order

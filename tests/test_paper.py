@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import reference as ref
 from cerebro_eeg import costs
 from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import PRESETS, ModelConfig, ObjectiveConfig, PatchConfig, preset
-from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, BottleneckAttention, TwoAxisAttention

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from cerebro_eeg import cli
-from cerebro_eeg.channels import match
+from cerebro_eeg.channels.match import match
 from cerebro_eeg.data.datasets import RECIPES, options_of
 from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf

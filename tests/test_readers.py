@@ -17,7 +17,7 @@ import scipy.io
 import scipy.sparse
 
 import eeg_files
-from cerebro_eeg.channels import POSITIONS
+from cerebro_eeg.channels.match import POSITIONS
 from cerebro_eeg.data.reading.clock import steps, timeline
 from cerebro_eeg.data.reading.mat5 import check_mat5
 from cerebro_eeg.data.reading.policy import ChannelPolicy

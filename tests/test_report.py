@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from cerebro_eeg.channels.electrodes import POSITIONS
 from cerebro_eeg.config import FinetuneConfig, Preset
-from cerebro_eeg.electrodes import POSITIONS
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
 from cerebro_eeg.report import curve_plots, fill_plots, finetune_report, score_plots
 from cerebro_eeg.report.head_plot import place

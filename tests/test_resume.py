@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro_eeg.channels import match
+from cerebro_eeg.channels.match import match
 from cerebro_eeg.data.datasets.bids import bids
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.datasets.openeeg import openeeg

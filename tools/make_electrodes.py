@@ -1,4 +1,4 @@
-"""Writes src/cerebro_eeg/electrodes.csv: every electrode of the vocabulary and its place on the unit sphere.
+"""Writes src/cerebro_eeg/channels/electrodes.csv: every electrode of the vocabulary and its place on the unit sphere.
 
 The places follow from the definition of the 10-20 system and its refinements, not from a measured head:
 
@@ -142,6 +142,6 @@ def csv_text() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(__file__).resolve().parent.parent / "src" / "cerebro_eeg" / "electrodes.csv"
+    default = Path(__file__).resolve().parent.parent / "src" / "cerebro_eeg" / "channels" / "electrodes.csv"
     parser.add_argument("file", nargs="?", type=Path, default=default, help="where to write the table")
     parser.parse_args().file.write_text(csv_text(), encoding="ascii", newline="\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cerebro_eeg.batch import Batch
-    from cerebro_eeg.channels import match
+    from cerebro_eeg.channels.match import match
     from cerebro_eeg.config import ModelConfig, ObjectiveConfig, PatchConfig, SignalConfig, preset
     from cerebro_eeg.errors import CerebroError
     from cerebro_eeg.model.cerebro import Cerebro
@@ -46,7 +46,7 @@ _HOMES = {
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
     "embed": "cerebro_eeg.runs.inference",
-    "match": "cerebro_eeg.channels",
+    "match": "cerebro_eeg.channels.match",
     "predict": "cerebro_eeg.runs.inference",
     "preset": "cerebro_eeg.config",
 }

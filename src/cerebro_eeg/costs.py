@@ -7,8 +7,8 @@ the real modules in the tests.
 
 from dataclasses import dataclass
 
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig
-from cerebro_eeg.electrodes import VOCABULARY
 
 PAPER_ROWS = 23
 """Rows of the channel table in the paper's parameter counts."""

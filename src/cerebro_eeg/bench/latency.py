@@ -15,8 +15,8 @@ from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import Rival, chosen, dtype_of, many_graphs, noise, samples_of
 from cerebro_eeg.bench.options import Latency
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import preset
-from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.live import Precision

@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.bench.clock import Call, Turns, kernel_clock, take_turns
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import AttentionKind, ModelConfig, preset
-from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.model.attention import Axis, attend

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebro_eeg.channels import VOCABULARY
+from cerebro_eeg.channels.match import VOCABULARY
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, to_line

@@ -27,7 +27,7 @@ from cerebro_eeg.bench.models import chosen, config_of, many_graphs, samples_of
 from cerebro_eeg.bench.options import Cpu, Peers, Train
 from cerebro_eeg.bench.roofline import roofline
 from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
-from cerebro_eeg.channels import match
+from cerebro_eeg.channels.match import match
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast.compile import compile_all

@@ -14,7 +14,7 @@ import numpy as np
 from cerebro_eeg.bench.clock import Call, of_all_threads, take_turns
 from cerebro_eeg.bench.options import Prepare
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
-from cerebro_eeg.channels import VOCABULARY, match
+from cerebro_eeg.channels.match import VOCABULARY, match
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.filters import filtered
 from cerebro_eeg.data.filtering.half import to_half

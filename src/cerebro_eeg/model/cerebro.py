@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.channels import ChannelMatch, check_policies, match
+from cerebro_eeg.channels.electrodes import IDS
+from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
-from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.fast.graph import Output
 from cerebro_eeg.model import hub, inputs

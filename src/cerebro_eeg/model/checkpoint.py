@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
-from cerebro_eeg.electrodes import IDS, VOCABULARY
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.files import replacing
 from cerebro_eeg.model.encoder import resize_positions

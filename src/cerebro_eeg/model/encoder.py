@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import ModelConfig, Preset, model_config
-from cerebro_eeg.electrodes import VOCABULARY
 from cerebro_eeg.fast import cpu, half, mlp
 from cerebro_eeg.fast.compile import Parted
 from cerebro_eeg.fast.inference_cpu import LeanBlock, Part, Step, lean

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cerebro_eeg.channels import ChannelMatch
+from cerebro_eeg.channels.match import ChannelMatch
 from cerebro_eeg.errors import ConfigError, InputError
 
 log = logging.getLogger("cerebro_eeg")

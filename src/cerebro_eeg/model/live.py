@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cerebro_eeg.channels import ChannelMatch
+from cerebro_eeg.channels.match import ChannelMatch
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.fast import cpu
 from cerebro_eeg.fast.graph import Direct, Output, Parts, Place, Replay

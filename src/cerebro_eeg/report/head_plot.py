@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.electrodes import POSITIONS
+from cerebro_eeg.channels.electrodes import POSITIONS
 from cerebro_eeg.report.picture import DARK, GREY, say
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.channels import match
+from cerebro_eeg.channels.electrodes import IDS
+from cerebro_eeg.channels.match import match
 from cerebro_eeg.data.batching.windows import Windows
-from cerebro_eeg.electrodes import IDS
 from cerebro_eeg.errors import ChannelError
 from cerebro_eeg.runs.settings import Untrained
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.channels import Channel
+from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.filtering.quality import Policy

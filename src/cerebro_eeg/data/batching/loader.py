@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.channels import Channel
+from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.data.batching.apart import Apart
 from cerebro_eeg.data.batching.sampler import Step
 from cerebro_eeg.data.batching.windows import Windows

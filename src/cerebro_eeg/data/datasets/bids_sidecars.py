@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cerebro_eeg.channel_report import listed
+from cerebro_eeg.channels.names import clean
+from cerebro_eeg.channels.report import listed
 from cerebro_eeg.data.datasets.bids_tree import BidsFile, nearest, sidecar
 from cerebro_eeg.data.datasets.user_tables import read_number, read_rows
 from cerebro_eeg.data.reading.edf_header import read_header, text
@@ -18,7 +19,6 @@ from cerebro_eeg.data.reading.policy import ChannelPolicy
 from cerebro_eeg.data.reading.readers import open_recording
 from cerebro_eeg.data.reading.recording import Event, Fault, Recording
 from cerebro_eeg.errors import InputError, RecordingError
-from cerebro_eeg.labels import clean
 
 MISSING = ("n/a", "")
 _EEG = "EEG"

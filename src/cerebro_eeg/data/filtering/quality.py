@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cerebro_eeg.channels.names import Channel
 from cerebro_eeg.errors import ConfigError, RecordingError
-from cerebro_eeg.labels import Channel
 
 FAULTS = ("flat", "clipped", "disconnected", "scaled", "missing")
 Policy = Literal["keep", "drop", "refuse"]

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from cerebro_eeg.channels.names import Channel
 from cerebro_eeg.data.reading.recording import Samples
 from cerebro_eeg.errors import ChannelError, ConfigError
-from cerebro_eeg.labels import Channel
 
 Reference = Literal["as_recorded", "average", "linked_ears", "tcp"]
 

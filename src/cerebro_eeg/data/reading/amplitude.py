@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from cerebro_eeg.channel_report import listed
+from cerebro_eeg.channels.report import listed
 from cerebro_eeg.data.reading.recording import Fault, Recording, Segment
 
 PLAUSIBLE_UV = (0.1, 1000.0)

@@ -20,7 +20,7 @@ reading, from ``late_faults``: ``out_of_range``.
 from dataclasses import replace
 from pathlib import Path
 
-from cerebro_eeg.channel_report import ChannelMatch
+from cerebro_eeg.channels.report import ChannelMatch
 from cerebro_eeg.data.reading.edf_annotations import read_timeline
 from cerebro_eeg.data.reading.edf_header import TICKS, Signal, read_header
 from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened

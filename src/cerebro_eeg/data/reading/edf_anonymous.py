@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from cerebro_eeg.channels.names import parse
 from cerebro_eeg.data.reading.edf_annotations import _TAL
 from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, number, read_header, text
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.edf_size import fit
 from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import RecordingError
-from cerebro_eeg.labels import parse
 
 _PIECE = 1 << 22  # bytes in memory at a time
 _MOST_NOTES = 1 << 24  # bytes of one annotation signal in a record; real ones have some hundreds

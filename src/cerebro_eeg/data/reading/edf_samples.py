@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.channels.names import clean
 from cerebro_eeg.data.reading.edf_header import Header, ReadBytes, Signal, integer, number, text
 from cerebro_eeg.data.reading.recording import Fault, Samples
 from cerebro_eeg.errors import InputError, RecordingError
-from cerebro_eeg.labels import clean
 
 # Both signs for micro (U+00B5, U+03BC). UV is how machines without small letters write it (ISO 2955), and has no other
 # meaning; MV could be milli- or megavolts and is refused.

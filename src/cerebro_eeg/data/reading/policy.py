@@ -1,15 +1,15 @@
 """ChannelPolicy: how the labels of a recording become channels, as one value that every reader takes.
 
-Its fields are the arguments of ``cerebro_eeg.channels.match``, where they are explained, and ``keep`` and ``names``.
+Its fields are the arguments of ``channels.match.match``, where they are explained, and ``keep`` and ``names``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cerebro_eeg.channel_report import listed
-from cerebro_eeg.channels import NEAREST_MM, ChannelMatch, match
+from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
+from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read
+from cerebro_eeg.channels.report import listed
 from cerebro_eeg.errors import ChannelError
-from cerebro_eeg.labels import biosemi_blocks, clean, parse, read
 
 
 @dataclass(frozen=True)

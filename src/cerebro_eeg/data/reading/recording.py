@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.channels import ChannelMatch
+from cerebro_eeg.channels.match import ChannelMatch
 
 Samples = NDArray[np.float32]
 

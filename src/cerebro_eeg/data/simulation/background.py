@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.channels.electrodes import HEAD_MM
 from cerebro_eeg.data.simulation import waves
 from cerebro_eeg.data.simulation.head import Head, electrode_positions, lead_field
 from cerebro_eeg.data.simulation.subject import Subject, generator
 from cerebro_eeg.data.simulation.waves import Clock
-from cerebro_eeg.electrodes import HEAD_MM
 
 Floats = NDArray[np.float64]
 FRONTS = 48

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.electrodes import HEAD_MM, POSITIONS
+from cerebro_eeg.channels.electrodes import HEAD_MM, POSITIONS
 
 Floats = NDArray[np.float64]
 _TERMS = 120  # beyond them a dipole at 0.9 of the radius adds less than a millionth

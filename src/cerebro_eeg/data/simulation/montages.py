@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.electrodes import POSITIONS, TEN_TWENTY
+from cerebro_eeg.channels.electrodes import POSITIONS, TEN_TWENTY
+from cerebro_eeg.channels.names import ALIASES
 from cerebro_eeg.errors import ChannelError, ConfigError
-from cerebro_eeg.labels import ALIASES
 from cerebro_eeg.schema import did_you_mean
 
 _OLD = {new: old for old, new in ALIASES.items()}

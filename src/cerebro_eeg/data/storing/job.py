@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cerebro_eeg.channels import check_policies
+from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
 from cerebro_eeg.data.filtering.filters import run
 from cerebro_eeg.data.filtering.mains import estimate_mains

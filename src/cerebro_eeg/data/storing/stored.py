@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from cerebro_eeg.channels import Channel
+from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.schema import from_dict, to_dict

@@ -8,8 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cerebro_eeg.channel_report import ChannelMatch, Row, as_labels, listed, suggest
-from cerebro_eeg.electrodes import (
+from cerebro_eeg.channels.electrodes import (
     GRID,
     IDS,
     OFF_SCALP,
@@ -22,8 +21,9 @@ from cerebro_eeg.electrodes import (
     fit_sphere,
     spread_out,
 )
+from cerebro_eeg.channels.names import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read
+from cerebro_eeg.channels.report import ChannelMatch, Row, as_labels, listed, suggest
 from cerebro_eeg.errors import ChannelError
-from cerebro_eeg.labels import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read
 
 __all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "Reading", "Row", "match", "parse", "spread"]
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro_eeg.electrodes import VOCABULARY
+from cerebro_eeg.channels.electrodes import VOCABULARY
+from cerebro_eeg.channels.names import Channel, parse
 from cerebro_eeg.errors import ChannelError
-from cerebro_eeg.labels import Channel, parse
 
 KEPT = ("matched", "renamed", "reference", "bipolar", "nearest", "untrained")
 OUTCOMES = (*KEPT, "not_eeg", "dropped", "duplicate", "not_picked", "too_many")

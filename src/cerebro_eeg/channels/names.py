@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cerebro_eeg.electrodes import IDS, VOCABULARY
+from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
 from cerebro_eeg.errors import ChannelError
 
 ALIASES = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
@@ -230,7 +230,7 @@ class Channel:
         for name in (self.anode, self.cathode):
             if name is not None and name not in IDS:
                 known = electrode(name) if isinstance(name, str) else None
-                hint = f"write {known!r}" if known else "names are listed in cerebro_eeg.channels.VOCABULARY"
+                hint = f"write {known!r}" if known else "names are listed in cerebro_eeg.channels.match.VOCABULARY"
                 raise ChannelError(f"{name!r} is not the canonical name of an electrode; {hint}")
         if self.anode == self.cathode:
             raise ChannelError(f"a channel needs two different electrodes, got {self.anode} twice")
