@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 from scipy.signal import butter, sosfiltfilt
 
-from cerebro_eeg.data.simulation.simulated import simulate_recording
+from cerebro_eeg.data.simulation.recording import simulate_recording
 
 SAMPLES, PATCH = 160, 16  # at 64 Hz
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.simulation.corpus import split_of
-from cerebro_eeg.data.simulation.montages import Montage
-from cerebro_eeg.data.simulation.schedule import LABELS, Task
-from cerebro_eeg.data.simulation.simulated import Simulated, simulate_recording
+from cerebro_eeg.data.simulation.head import Montage
+from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.commands.anonymize import AnonymizeResult, anonymize
 from cerebro_eeg.data.reading.edf import open_edf
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event
 from cerebro_eeg.errors import ConfigError, RecordingError
 from edf_files import File, Notes, Wave, ramp, tal, timekeeping
 

@@ -12,13 +12,12 @@ from bids_files import CHANNELS, tree, tsv
 from cerebro_eeg.data.batching.windows import find_event_windows, find_windows
 from cerebro_eeg.data.datasets.bids import bids
 from cerebro_eeg.data.datasets.bids_tree import find_bids, nearest, sidecar
-from cerebro_eeg.data.datasets.user_tables import split_of
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.datasets.folder_table import split_of
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 from eeg_files import brainvision, eeglab
 from folder_files import edf, write

@@ -13,7 +13,8 @@ import pytest
 from cerebro_eeg import __version__, cli
 from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
-from cerebro_eeg.data.storing import dask_task, dask_workers
+from cerebro_eeg.data.storing import dask as dask_task
+from cerebro_eeg.data.storing import dask as dask_workers
 from cerebro_eeg.data.storing.job import Choices, Job, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.channels.match import VOCABULARY
 from cerebro_eeg.data.reading.edf import late_faults, open_edf
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Recording, Segment
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Segment
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError, RecordingError
 from edf_files import File, Notes, Wave, microvolts, ramp, tal, timekeeping
 
@@ -453,7 +452,7 @@ def test_refused(name: str, tmp_path: Path) -> None:
 def test_text_mode_is_seen_across_the_pieces_that_are_searched(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cerebro_eeg.data.reading.edf_size._CHUNK", chunk)
+    monkeypatch.setattr("cerebro_eeg.data.reading.edf._CHUNK", chunk)
     for name in ("text mode", "text mode and cut"):
         test_refused(name, tmp_path)
     for name in ("line feeds without carriage returns, cut", "as many line feeds as trailing bytes"):

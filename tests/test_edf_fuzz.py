@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cerebro_eeg.data.reading.edf import late_faults, open_edf
-from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.errors import ChannelError, RecordingError
 from edf_files import File, Notes, Wave, ramp, tal, timekeeping
 

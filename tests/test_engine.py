@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cerebro_eeg.config import FinetuneConfig, PretrainConfig, preset
-from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.training import plan_length

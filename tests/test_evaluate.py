@@ -15,9 +15,9 @@ from cerebro_eeg.commands.evaluate import evaluate
 from cerebro_eeg.commands.finetune import FinetuneResult, TrainedResult
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
 from cerebro_eeg.metrics import Predictions, headline, score

@@ -13,13 +13,13 @@ from scipy import signal
 
 from cerebro_eeg.channels.match import Channel, match
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering import causal, fir, kernels
+from cerebro_eeg.data.filtering import causal, zero_phase
+from cerebro_eeg.data.filtering import plan as fir
 from cerebro_eeg.data.filtering.filters import filtered, finite_runs, run
 from cerebro_eeg.data.filtering.half import to_half
-from cerebro_eeg.data.filtering.mains import estimate_mains
-from cerebro_eeg.data.filtering.overlap import ZeroPhase
-from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
+from cerebro_eeg.data.filtering.plan import FilterPlan, estimate_mains, plan_filters
 from cerebro_eeg.data.filtering.references import TCP, rereference
+from cerebro_eeg.data.filtering.zero_phase import ZeroPhase
 from cerebro_eeg.data.reading.recording import Recording, Segment
 from cerebro_eeg.errors import ChannelError, ConfigError, RecordingError
 
@@ -231,7 +231,7 @@ def test_block_size_does_not_matter(sfreq):
     samples = hard_signal(sfreq, 300)
     plan = plan_filters(sfreq, CONFIG, 50.0)
     found = [push_all(ZeroPhase(plan, 3, block), samples, [len(samples)]) for block in (1, 5, 64)]
-    assert len({kernels.sizes(plan, block)[-1] for block in (1, 5, 64)}) > 1 or sfreq == 173.61
+    assert len({zero_phase.sizes(plan, block)[-1] for block in (1, 5, 64)}) > 1 or sfreq == 173.61
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=0, atol=0.01)
 

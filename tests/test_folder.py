@@ -13,12 +13,12 @@ from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
 from cerebro_eeg.data.datasets.folder import folder
-from cerebro_eeg.data.datasets.user_tables import split_of
-from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.datasets.folder_table import split_of
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from eeg_files import brainvision, eeglab
 from folder_files import edf, write

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from cerebro_eeg.data.storing import keys
-from cerebro_eeg.data.storing.private_map import add_to_map, read_map
+from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.data.storing.privacy import add_to_map, read_map
 from cerebro_eeg.errors import ConfigError, InputError
 
 RACE = """
@@ -47,24 +47,24 @@ def test_made_once_for_its_owner_alone(tmp_path):
     path = tmp_path / "new" / "folder" / "key"
     before = os.umask(0)
     try:
-        key = keys.read_key(path)
+        key = privacy.read_key(path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(key) == keys.BYTES
+    assert len(key) == privacy.BYTES
     content = path.read_bytes()
-    assert keys.read_key(path) == key
+    assert privacy.read_key(path) == key
     assert path.read_bytes() == content == key.hex().encode() + b"\n"
     assert os.listdir(path.parent) == ["key"]
-    assert keys.read_key(tmp_path / "other") != key
+    assert privacy.read_key(tmp_path / "other") != key
 
 
 def test_default_place(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert keys.default_key_file() == tmp_path / "cerebro-eeg" / "key"
+    assert privacy.default_key_file() == tmp_path / "cerebro-eeg" / "key"
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert keys.default_key_file() == tmp_path / ".config" / "cerebro-eeg" / "key"
+    assert privacy.default_key_file() == tmp_path / ".config" / "cerebro-eeg" / "key"
 
 
 def test_processes_that_race_get_one_key(tmp_path):
@@ -82,8 +82,8 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    key = keys.read_key(tmp_path / "key")
-    assert keys.read_key(tmp_path / "key") == key
+    key = privacy.read_key(tmp_path / "key")
+    assert privacy.read_key(tmp_path / "key") == key
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["key"]
 
@@ -102,7 +102,7 @@ def test_a_broken_file_is_one_line_and_stays(tmp_path, content, words):
     path = tmp_path / "CANARY"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        keys.read_key(path)
+        privacy.read_key(path)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "CANARY" not in str(caught.value)
@@ -113,7 +113,7 @@ def test_a_place_where_no_key_can_be_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "key"):
         with pytest.raises(InputError, match="cannot be used") as caught:
-            keys.read_key(path)
+            privacy.read_key(path)
         assert str(tmp_path) not in str(caught.value)
         assert caught.value.__cause__ is None
 
@@ -121,11 +121,11 @@ def test_a_place_where_no_key_can_be_is_one_line(tmp_path):
 def test_ids_are_keyed_hashes():
     key, other = bytes(32), bytes([1]) * 32
     expected = hmac.new(key, b"recording\0a/b.edf", hashlib.sha256).hexdigest()[:24]
-    assert keys.make_id(key, "recording", "a/b.edf") == expected
-    found = {keys.make_id(k, kind, name) for k in (key, other) for kind in ("recording", "subject") for name in "ab"}
+    assert privacy.make_id(key, "recording", "a/b.edf") == expected
+    found = {privacy.make_id(k, kind, name) for k in (key, other) for kind in ("recording", "subject") for name in "ab"}
     assert len(found) == 8
-    assert keys.key_check(key) != keys.key_check(other)
-    assert keys.key_check(key) == keys.key_check(bytes(32))
+    assert privacy.key_check(key) != privacy.key_check(other)
+    assert privacy.key_check(key) == privacy.key_check(bytes(32))
 
 
 # The private map
@@ -204,14 +204,14 @@ def test_private_files_lie_outside_of_the_store(tmp_path):
         store,
     ):
         with pytest.raises(ConfigError, match="the key would lie inside the store"):
-            keys.check_outside(path, store, "key")
+            privacy.check_outside(path, store, "key")
     for path in (tmp_path / "map.json", tmp_path / "store2" / "m", store / ".." / "m"):
-        keys.check_outside(path, store, "key")
+        privacy.check_outside(path, store, "key")
 
 
 def test_a_key_that_everybody_can_use_is_refused(tmp_path):
     path = tmp_path / "key"
-    keys.read_key(path)
+    privacy.read_key(path)
     path.chmod(0o644)
     with pytest.raises(InputError, match="mode 0644"):
-        keys.read_key(path)
+        privacy.read_key(path)

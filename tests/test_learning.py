@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, PatchConfig, Preset, PretrainConfig, SignalConfig
-from cerebro_eeg.data.simulation.montages import Montage
-from cerebro_eeg.data.simulation.schedule import LABELS
-from cerebro_eeg.data.simulation.simulated import simulate_recording
+from cerebro_eeg.data.simulation.head import Montage
+from cerebro_eeg.data.simulation.recording import LABELS, simulate_recording
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 

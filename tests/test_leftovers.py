@@ -10,7 +10,7 @@ import pytest
 
 from cerebro_eeg import Cerebro, cli
 from cerebro_eeg.commands.predict import predict
-from cerebro_eeg.data.storing import dask_workers
+from cerebro_eeg.data.storing import dask
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.shards import claim
@@ -116,7 +116,7 @@ def test_a_store_in_which_somebody_writes_stays(tmp_path):
 
 def test_an_unreachable_cluster_leaves_nothing(tmp_path, capsys, monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(dask_workers, "WAIT", 0.2)
+    monkeypatch.setattr(dask, "WAIT", 0.2)
     edf(tmp_path / "eeg" / "a.edf")
     command = ["prepare", "folder", str(tmp_path / "eeg"), "--out", str(tmp_path / "store")]
     assert cli.main([*command, "--dask", "tcp://127.0.0.1:9"]) != 0

@@ -19,11 +19,11 @@ from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.match import VOCABULARY, Channel
 from cerebro_eeg.data.batching import reader_process
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
-from cerebro_eeg.data.batching.sampler import Order, Step, in_order
+from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import find_windows
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ConfigError, InputError
 
@@ -214,7 +214,7 @@ def test_another_process_reads_the_same(two, tmp_path):
     code = (
         "import hashlib, sys\n"
         "from cerebro_eeg.data.batching.loader import Loader\n"
-        "from cerebro_eeg.data.batching.sampler import Order\n"
+        "from cerebro_eeg.data.batching.order import Order\n"
         "from cerebro_eeg.data.storing.store import Store\n"
         "from cerebro_eeg.data.batching.windows import find_windows\n"
         "def digest(folder, threads):\n"

@@ -50,7 +50,7 @@ def test_an_older_processor_gives_the_same_hash(source, tmp_path):
 WEIGHTS = """
 import hashlib
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.kernels import kernel, sizes
+from cerebro_eeg.data.filtering.zero_phase import kernel, sizes
 from cerebro_eeg.data.filtering.plan import plan_filters
 
 for rate in (128.0, 160.0, 250.0, 500.0, 512.0):

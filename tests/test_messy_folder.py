@@ -14,7 +14,7 @@ import pytest
 from cerebro_eeg import cli
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.datasets.folder import folder
-from cerebro_eeg.data.storing import subjects
+from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError, StoreError
@@ -162,7 +162,7 @@ def test_subjects_that_differ_in_spelling_alone_are_counted_and_not_named(home, 
     ],
 )
 def test_names_that_are_alike(names, count):
-    assert subjects.count_alike(names) == count
+    assert privacy.count_alike(names) == count
 
 
 # Tables

@@ -17,11 +17,11 @@ from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_event_windows, find_windows
 from cerebro_eeg.data.datasets import moabb as recipe_module
 from cerebro_eeg.data.datasets.moabb import _load, _shut, moabb
-from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from moabb_files import RATE, TRIALS, datasets, raw_of
 

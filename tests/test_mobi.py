@@ -8,12 +8,11 @@ import pytest
 from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets.mobi import mobi, open_mobi
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Segment
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Segment
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 from mobi_files import CAP, CODES, angles, signal, write_impedances, write_table, write_trial
 

@@ -7,8 +7,8 @@ from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets.neonate import fold_of, neonate
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from neonate_files import ELECTRODES, write_edf, write_marks, write_neonate
 

@@ -14,12 +14,11 @@ from cerebro_eeg.data.batching.splits import assert_disjoint, check_overlap
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.datasets.openeeg import openeeg, read_npz
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Segment
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Segment
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError
 
 POLICY = ChannelPolicy(bipolar_ears=True)

@@ -17,7 +17,7 @@ from cerebro_eeg import cli
 from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
-from cerebro_eeg.data.filtering import filters, quality_meter
+from cerebro_eeg.data.filtering import filters, quality
 from cerebro_eeg.data.simulation.edf_writer import write_edf
 from cerebro_eeg.data.storing.job import Choices
 from cerebro_eeg.data.storing.prepare import prepare
@@ -561,7 +561,7 @@ def peak(file, reader):
 
 def test_memory_does_not_grow_with_the_recording(tmp_path, monkeypatch):
     monkeypatch.setattr(filters.run, "__kwdefaults__", {"chunk": 1 << 16})  # so that short files have many pieces
-    monkeypatch.setattr(quality_meter.measure, "__kwdefaults__", {"chunk": 1 << 16})
+    monkeypatch.setattr(quality.measure, "__kwdefaults__", {"chunk": 1 << 16})
     reader = inference.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")), stride=8.0)
     peaks = []
     for minutes in (1, 15, 45):  # the first fills the tables of filters, which stay

@@ -22,15 +22,14 @@ from cerebro_eeg.channels.match import match
 from cerebro_eeg.data.datasets import RECIPES, options_of
 from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Recording, Segment
-from cerebro_eeg.data.storing import keys, workers
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Segment
+from cerebro_eeg.data.storing import privacy, workers
 from cerebro_eeg.data.storing.job import Choices, Job, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
+from cerebro_eeg.data.storing.records import Interval, StoredSegment
 from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval, StoredSegment
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 from test_openeeg import CODES, RECORDS, write_lines, write_pack, write_record
 
@@ -771,7 +770,7 @@ def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
     assert done.returncode == 6, done.stderr
     key_file = home / "cerebro-eeg" / "key"
     assert key_file.stat().st_mode & 0o777 == 0o600
-    key = keys.read_key(key_file)
+    key = privacy.read_key(key_file)
     for text in (done.stdout.encode(), done.stderr.encode(), everything_in(tmp_path / "store"), everything_in(home)):
         text = text.replace(str(tmp_path).encode(), b"")
         told = re.sub(rb'"crc":"[0-9a-f]{8}"|[0-9a-f]{24,}', b"", text)  # "1931" may be in a digest or a checksum
@@ -787,10 +786,10 @@ def test_the_command_names_nobody(tmp_path, capsys, monkeypatch):
     assert "reader_zerodivisionerror 1" in done.stdout
 
     store = Store(tmp_path / "store")
-    assert store.info.key_check == keys.key_check(key)
+    assert store.info.key_check == privacy.key_check(key)
     names = [f"{CANARY}_doe/{CANARY}_{number}.edf" for number in range(3)]
-    assert {record.id for record in store.recordings} == {keys.make_id(key, "recording", name) for name in names}
-    assert {record.subject for record in store.recordings} == {keys.make_id(key, "subject", f"{CANARY}_doe")}
+    assert {record.id for record in store.recordings} == {privacy.make_id(key, "recording", name) for name in names}
+    assert {record.subject for record in store.recordings} == {privacy.make_id(key, "subject", f"{CANARY}_doe")}
     assert all([event.name for event in record.events] == ["listed"] for record in store.recordings)
     assert len(store.skipped()) == 2
 

@@ -6,8 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_eeg.channels.match import Channel, match
-from cerebro_eeg.data.filtering.quality import FAULTS, ChannelQuality, Thresholds, choose, count, faults
-from cerebro_eeg.data.filtering.quality_meter import QualityMeter, measure
+from cerebro_eeg.data.filtering.quality import (
+    FAULTS,
+    ChannelQuality,
+    QualityMeter,
+    Thresholds,
+    choose,
+    count,
+    faults,
+    measure,
+)
 from cerebro_eeg.data.reading.recording import Recording, Segment
 from cerebro_eeg.errors import ConfigError, RecordingError
 

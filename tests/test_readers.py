@@ -18,11 +18,10 @@ import scipy.sparse
 
 import eeg_files
 from cerebro_eeg.channels.match import POSITIONS
-from cerebro_eeg.data.reading.clock import steps, timeline
-from cerebro_eeg.data.reading.mat5 import check_mat5
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.readers import FORMATS, open_recording, suffixes
-from cerebro_eeg.data.reading.recording import Segment
+from cerebro_eeg.data.reading.formats import FORMATS, open_recording, suffixes
+from cerebro_eeg.data.reading.mat import check_mat5
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Segment
+from cerebro_eeg.data.reading.tables import steps, timeline
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError, RecordingError
 from edf_files import File, Notes, Wave, tal
 
@@ -785,7 +784,7 @@ def test_canaries_appear_as_names_of_events_only(tmp_path, capsys, caplog):
 
 
 def test_warnings_of_mne_become_faults_without_what_they_quote():
-    from cerebro_eeg.data.reading.mne_words import quietly
+    from cerebro_eeg.data.reading.mne_warnings import quietly
 
     with quietly() as faults:
         mne.utils.warn("Omitted 3 annotation(s) that were outside data range.")

@@ -16,7 +16,7 @@ from cerebro_eeg.data.datasets.bids import bids
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.recording import Recording, Segment
-from cerebro_eeg.data.storing import fingerprint, keys, store_info
+from cerebro_eeg.data.storing import fingerprint, privacy, store_info
 from cerebro_eeg.data.storing.prepare import _belongs, prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
@@ -221,7 +221,7 @@ def test_fingerprints_say_nothing_without_the_key(tmp_path):
         assert str(path.stat().st_mtime_ns).encode() not in held
         assert str(int(path.stat().st_mtime)).encode() not in held
     files = [top / "s1" / "a.edf"]
-    seals = [keys.seal(bytes(32)), keys.seal(bytes(31) + b"1"), keys.seal(None)]
+    seals = [privacy.seal(bytes(32)), privacy.seal(bytes(31) + b"1"), privacy.seal(None)]
     assert len({fingerprint.take(seal, "id", files, "") for seal in seals}) == 3
     assert bytes(32) not in seals[0]
 

@@ -17,7 +17,7 @@ from cerebro_eeg import Cerebro, MaskedCerebro
 from cerebro_eeg.cli import main
 from cerebro_eeg.commands import pretrain as commands
 from cerebro_eeg.data.batching.loader import Loader, lay_out
-from cerebro_eeg.data.batching.sampler import Order, in_order
+from cerebro_eeg.data.batching.order import Order, in_order
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, StoppedError, TrainingError

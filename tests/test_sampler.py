@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cerebro_eeg.data.batching.sampler import Order, Step, in_order, mix64, permute
+from cerebro_eeg.data.batching.order import Order, Step, in_order, mix64, permute
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(sum)
@@ -135,7 +135,7 @@ def test_worlds_and_workers_see_one_stream(batch, number, weighted):
 
 def test_another_process_sees_the_same_stream():
     code = (
-        "from cerebro_eeg.data.batching.sampler import Order; order = Order(11, [1000, 300], 64, [1, 3]); "
+        "from cerebro_eeg.data.batching.order import Order; order = Order(11, [1000, 300], 64, [1, 3]); "
         "print([order.step(n).part(1, 2).window.tolist() for n in (5, 4, 1000000)])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

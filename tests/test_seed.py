@@ -7,9 +7,9 @@ import pytest
 
 from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
-from cerebro_eeg.data.datasets.mat_shapes import mat_shapes
 from cerebro_eeg.data.datasets.seed import CHANNELS, PAUSE, open_seed, seed
-from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.mat import mat_shapes
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.store import Store

@@ -9,11 +9,10 @@ import pytest
 from scipy import signal
 
 from cerebro_eeg.channels.electrodes import GRID
-from cerebro_eeg.data.simulation import background, waves
-from cerebro_eeg.data.simulation.head import head
-from cerebro_eeg.data.simulation.schedule import TASKS, schedule
-from cerebro_eeg.data.simulation.simulated import Simulated, simulate_recording
-from cerebro_eeg.data.simulation.subject import generator, make_subject
+from cerebro_eeg.data.simulation import waves
+from cerebro_eeg.data.simulation import waves as background
+from cerebro_eeg.data.simulation.head import generator, head, make_subject
+from cerebro_eeg.data.simulation.recording import TASKS, Simulated, schedule, simulate_recording
 from cerebro_eeg.data.simulation.waves import Clock
 from cerebro_eeg.errors import ConfigError
 

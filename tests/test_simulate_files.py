@@ -17,8 +17,8 @@ from cerebro_eeg.data.reading.edf import late_faults, open_edf
 from cerebro_eeg.data.reading.recording import Event, Segment
 from cerebro_eeg.data.simulation.corpus import split_of
 from cerebro_eeg.data.simulation.edf_writer import QUANTUM, write_edf
-from cerebro_eeg.data.simulation.montages import MONTAGES
-from cerebro_eeg.data.simulation.simulated import simulate_recording
+from cerebro_eeg.data.simulation.head import MONTAGES
+from cerebro_eeg.data.simulation.recording import simulate_recording
 from cerebro_eeg.errors import ConfigError, InputError
 
 

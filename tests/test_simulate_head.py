@@ -7,9 +7,17 @@ import pytest
 
 from cerebro_eeg.channels.electrodes import GRID, HEAD_MM, TEN_TWENTY
 from cerebro_eeg.channels.match import match
-from cerebro_eeg.data.simulation.head import HOMOGENEOUS, Head, electrode_positions, head, lead_field
-from cerebro_eeg.data.simulation.montages import MONTAGES, Montage, montage_of
-from cerebro_eeg.data.simulation.simulated import simulate_recording
+from cerebro_eeg.data.simulation.head import (
+    HOMOGENEOUS,
+    MONTAGES,
+    Head,
+    Montage,
+    electrode_positions,
+    head,
+    lead_field,
+    montage_of,
+)
+from cerebro_eeg.data.simulation.recording import simulate_recording
 from cerebro_eeg.errors import ChannelError, ConfigError
 
 ELECTRODES = electrode_positions(TEN_TWENTY)

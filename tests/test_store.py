@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing import shards as shards_module
-from cerebro_eeg.data.storing.scale import KEPT_ROWS, ScaleSample, robust_scale
+from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
 from cerebro_eeg.data.storing.skipped import SkipLog, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store, read_info
-from cerebro_eeg.data.storing.stored import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
-from cerebro_eeg.data.storing.writer import ShardWriter
+from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, RecordingError
 
 SETTINGS = {"signal": {"high": 75.0, "low": 0.1, "notch": 50.0}, "reference": "as_recorded", "recipe": 1}

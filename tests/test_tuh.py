@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.data.batching.splits import assert_disjoint, check_overlap
 from cerebro_eeg.data.batching.windows import find_windows
-from cerebro_eeg.data.datasets.tueg import tueg
-from cerebro_eeg.data.datasets.tuh import CHANNELS, TYPES, draw_split, tuab, tuep, tusl, tusz
-from cerebro_eeg.data.datasets.tuh_annotations import Stretch, label_time, read_annotation
-from cerebro_eeg.data.datasets.tuh_files import find_files
+from cerebro_eeg.data.datasets.tuh import CHANNELS, TYPES, draw_split, tuab, tueg, tuep, tusl, tusz
+from cerebro_eeg.data.datasets.tuh_files import Stretch, find_files, label_time, read_annotation
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import Interval, is_id
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval, is_id
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, RecordingError
 from tuh_files import (
     CANARY,

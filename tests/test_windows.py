@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cerebro_eeg.data.batching.splits import assert_disjoint, check_overlap, folds
 from cerebro_eeg.data.batching.windows import find_event_windows, find_windows
 from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
 

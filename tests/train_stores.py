@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cerebro_eeg.config import SignalConfig
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 

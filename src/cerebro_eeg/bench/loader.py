@@ -24,7 +24,7 @@ from cerebro_eeg.bench.options import Pretrain
 from cerebro_eeg.bench.reads import compare_reads
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
 from cerebro_eeg.data.batching.loader import Loader, lay_out
-from cerebro_eeg.data.batching.sampler import Order, Step
+from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError

@@ -7,8 +7,8 @@ import numpy as np
 
 from cerebro_eeg.channels.match import VOCABULARY
 from cerebro_eeg.config import SignalConfig
+from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment, to_line
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment, to_line
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 

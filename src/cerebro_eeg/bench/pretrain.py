@@ -20,7 +20,7 @@ from cerebro_eeg.bench.options import Pretrain
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
 from cerebro_eeg.config import Preset, preset
 from cerebro_eeg.data.batching.loader import Loader, lay_out
-from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.fast.compile import compile_all

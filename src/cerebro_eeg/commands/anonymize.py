@@ -71,7 +71,7 @@ def anonymize(source: Path, out: Path, /, *, events: tuple[str, ...] = ()) -> An
         out: The copy, a new file of the same kind (.edf or .bdf); choose a name that says nothing.
         events: Annotation texts that may stay, each exactly as it is in the file.
     """
-    from cerebro_eeg.data.reading.edf_anonymous import copy_anonymous
+    from cerebro_eeg.data.reading.anonymize import copy_anonymous
     from cerebro_eeg.files import replacing
 
     if out.exists() or out.is_symlink():

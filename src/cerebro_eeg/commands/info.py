@@ -112,7 +112,7 @@ def _find(target: str) -> Kind:
         raise InputError("there is no such file or folder; give a preset, a checkpoint, a store or an EEG file")
     if path.is_dir() and path.suffix.casefold() != ".mff":
         return _find_in(path)
-    from cerebro_eeg.data.reading.readers import suffixes
+    from cerebro_eeg.data.reading.formats import suffixes
 
     if not path.name.casefold().endswith(suffixes()):
         raise InputError(

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import mne
 
     from cerebro_eeg.data.filtering.plan import FilterPlan
-    from cerebro_eeg.data.reading.policy import ChannelPolicy
-    from cerebro_eeg.data.reading.recording import Recording
+    from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
 LONGEST = 120.0  # seconds in a picture; more would be a smear
 
@@ -121,11 +120,9 @@ def info_file(
     """
     from cerebro_eeg.config import SignalConfig
     from cerebro_eeg.data.filtering.filters import finite_runs
-    from cerebro_eeg.data.filtering.mains import estimate_mains
-    from cerebro_eeg.data.filtering.plan import plan_filters
-    from cerebro_eeg.data.filtering.quality import Thresholds
+    from cerebro_eeg.data.filtering.plan import estimate_mains, plan_filters
+    from cerebro_eeg.data.filtering.quality import Thresholds, measure
     from cerebro_eeg.data.filtering.quality import faults as bad
-    from cerebro_eeg.data.filtering.quality_meter import measure
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
     from cerebro_eeg.data.reading.edf import late_faults
 
@@ -192,9 +189,8 @@ def info_file(
 
 def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str | None]":
     """The recording, and why its labels would be refused; then it is without the labels that nobody understands."""
-    from cerebro_eeg.data.reading.policy import ChannelPolicy
-    from cerebro_eeg.data.reading.readers import open_recording
-    from cerebro_eeg.data.reading.recording import Recording
+    from cerebro_eeg.data.reading.formats import open_recording
+    from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
     if isinstance(source, Recording):
         return source, None
@@ -217,7 +213,7 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
 def _format(source: Any) -> tuple[str, str]:
     """What the suffix says the file is, and on what our reader of it was tried."""
-    from cerebro_eeg.data.reading.readers import FORMATS
+    from cerebro_eeg.data.reading.formats import FORMATS
 
     if not isinstance(source, str | Path):
         return f"an object, {type(source).__name__}", "as given"

@@ -13,8 +13,8 @@ from cerebro_eeg.errors import CerebroError
 
 if TYPE_CHECKING:
     from cerebro_eeg.data.batching.window_labels import Labels
+    from cerebro_eeg.data.storing.records import StoredRecording
     from cerebro_eeg.data.storing.store import Store
-    from cerebro_eeg.data.storing.stored import StoredRecording
 
 SECONDS = 5.0  # of a window, for tasks that do not say
 _Number = TypeVar("_Number", int, float)

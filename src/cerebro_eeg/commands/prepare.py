@@ -12,7 +12,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import counted
 
 if TYPE_CHECKING:
-    from cerebro_eeg.data.storing.summary import Prepared
+    from cerebro_eeg.data.storing.prepare import Prepared
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 
-from cerebro_eeg.data.reading.policy import ChannelPolicy
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.workers import in_own_process
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left

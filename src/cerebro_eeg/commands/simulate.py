@@ -83,8 +83,8 @@ def simulate(
         mains: Mains frequency in Hz.
     """
     from cerebro_eeg.data.simulation import corpus
-    from cerebro_eeg.data.simulation.montages import montage_of
-    from cerebro_eeg.data.simulation.simulated import check_recording
+    from cerebro_eeg.data.simulation.head import montage_of
+    from cerebro_eeg.data.simulation.recording import check_recording
 
     if not 1 <= subjects <= 10_000:
         raise ConfigError(f"subjects is {subjects}; expected 1 to 10,000")

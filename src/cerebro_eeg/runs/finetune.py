@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.config import HeadConfig, Preset
 from cerebro_eeg.data.batching.loader import Loader
-from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.batching.window_labels import Labels
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError

@@ -17,7 +17,7 @@ from torch.nn import functional
 from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.config import FinetuneConfig
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
-from cerebro_eeg.data.batching.sampler import Order, Step
+from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.runs.seen import name_windows, note_seen, read_alone, read_steps
 from cerebro_eeg.train import draws

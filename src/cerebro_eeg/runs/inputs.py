@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
-from cerebro_eeg.data.storing import keys
-from cerebro_eeg.data.storing.private_map import add_to_map
+from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.data.storing.privacy import add_to_map
 from cerebro_eeg.errors import ConfigError, InputError
 
 _TRAINING = re.compile(r"(seed|fold)-\d+")
@@ -50,9 +50,9 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
             whole = path.resolve()
             if ours is None or not whole.is_relative_to(ours):
                 named.setdefault(whole, (path, name, size))
-    key = keys.read_key(keys.default_key_file() if key_file is None else key_file)
+    key = privacy.read_key(privacy.default_key_file() if key_file is None else key_file)
     inputs = [
-        Input(number, path, name, keys.make_id(key, "recording", name), size)
+        Input(number, path, name, privacy.make_id(key, "recording", name), size)
         for number, (path, name, size) in enumerate(named.values(), 1)
     ]
     if len({one.id for one in inputs}) < len(inputs):

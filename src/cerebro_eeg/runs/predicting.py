@@ -10,7 +10,7 @@ from torch import nn
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.data.batching.loader import Loader, lay_out
-from cerebro_eeg.data.batching.sampler import in_order
+from cerebro_eeg.data.batching.order import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.fast.cpu import packed

@@ -9,7 +9,7 @@ import torch
 
 from cerebro_eeg.config import Preset, SignalConfig
 from cerebro_eeg.data.batching.loader import Loader
-from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model import checkpoint

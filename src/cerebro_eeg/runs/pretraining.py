@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch, Layout, onto
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
-from cerebro_eeg.data.batching.sampler import Order, Step, in_order
+from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts

@@ -8,7 +8,7 @@ import numpy as np
 
 from cerebro_eeg.config import Training
 from cerebro_eeg.data.batching.loader import Loader, RawStep
-from cerebro_eeg.data.batching.sampler import Order, Step
+from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.runs.sources import describe_source

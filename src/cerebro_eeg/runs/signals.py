@@ -18,18 +18,14 @@ from numpy.typing import NDArray
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.data.filtering.filters import run
 from cerebro_eeg.data.filtering.half import to_half
-from cerebro_eeg.data.filtering.mains import estimate_mains
-from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
-from cerebro_eeg.data.filtering.quality import Thresholds, choose, count
-from cerebro_eeg.data.filtering.quality_meter import measure
+from cerebro_eeg.data.filtering.plan import FilterPlan, estimate_mains, plan_filters
+from cerebro_eeg.data.filtering.quality import Thresholds, choose, count, measure
 from cerebro_eeg.data.filtering.references import Reference, rereference
 from cerebro_eeg.data.reading.edf import late_faults
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.readers import open_recording
-from cerebro_eeg.data.reading.recording import Recording, Samples
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples
 from cerebro_eeg.data.storing.job import with_columns
-from cerebro_eeg.data.storing.scale import ScaleSample
-from cerebro_eeg.data.storing.writer import LARGEST
+from cerebro_eeg.data.storing.writer import LARGEST, ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
 from cerebro_eeg.runs.electrodes import Electrodes
 from cerebro_eeg.runs.settings import Handling

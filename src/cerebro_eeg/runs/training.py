@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from cerebro_eeg.data.batching.sampler import Order
+from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
 from cerebro_eeg.model.encoder import Block
 from cerebro_eeg.progress import unheard

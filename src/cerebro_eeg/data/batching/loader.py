@@ -22,7 +22,7 @@ from torch import Tensor
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.data.batching.apart import Apart
-from cerebro_eeg.data.batching.sampler import Step
+from cerebro_eeg.data.batching.order import Step
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.stored import Interval, StoredRecording, StoredSegment
 from cerebro_eeg.errors import ConfigError, InputError
 
 Labels = Literal["interval", "majority", "last", "mean"]

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.reading.csv_readers import recognise
-from cerebro_eeg.data.reading.fif_chain import check_fif
-from cerebro_eeg.data.reading.mne_words import quietly
-from cerebro_eeg.data.reading.readers import suffixes
-from cerebro_eeg.data.reading.table import opened_table
+from cerebro_eeg.data.reading.formats import suffixes
+from cerebro_eeg.data.reading.header_checks import check_fif
+from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.tables import opened_table, recognise
 from cerebro_eeg.errors import InputError, RecordingError
 
 _TABLES = (".csv", ".txt", ".csv.gz", ".txt.gz")

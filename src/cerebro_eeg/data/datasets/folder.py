@@ -16,21 +16,23 @@ from pathlib import Path
 from typing import Literal
 
 from cerebro_eeg.data.datasets.file_tree import Source, find_sources, passed_over
-from cerebro_eeg.data.datasets.folder_table import TABLE, Table, check_label, read_labels
-from cerebro_eeg.data.datasets.user_tables import (
+from cerebro_eeg.data.datasets.folder_table import (
+    TABLE,
+    Table,
+    check_label,
     check_unit,
     describe,
+    read_labels,
     say_classes,
     say_splits,
     split_of,
     with_positive,
 )
 from cerebro_eeg.data.reading.edf_samples import UNITS
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.readers import open_recording
-from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
-from cerebro_eeg.data.storing.stored import WHOLE, Interval
+from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
 

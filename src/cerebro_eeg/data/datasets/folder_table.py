@@ -1,20 +1,176 @@
-"""The table of labels that goes with a folder of recordings: which file, whose, in which split, labelled how and when.
+"""What recipes of a user's own data share: strict tables, classes in order, splits by hash, and labels without an end.
+
+Messages give row numbers and the columns that we know, never what stands in a table: it may say who was recorded.
+
+The table of labels that goes with a folder of recordings: which file, whose, in which split, labelled how and when.
 
 Columns: ``file`` and any of ``subject``, ``split``, ``label``, ``start``, ``stop``, or ``target``, ``target2``,
 ``target_age``, ... One or several rows a file.
 """
 
+import csv
 import difflib
+import hashlib
+import math
 import re
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cerebro_eeg.data.datasets.file_tree import Source, plain_name
-from cerebro_eeg.data.datasets.user_tables import Row, read_number, read_rows
-from cerebro_eeg.data.storing.stored import WHOLE, Interval, is_id
-from cerebro_eeg.errors import InputError
+from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
+from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.schema import did_you_mean
+
+_MOST = 12  # classes or splits that a line lists
+SECONDS = 5.0  # of a window, unless labelled intervals are shorter
+
+Row = dict[str, str]
+
+
+def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[Row]]:
+    """The columns and the rows of a table in UTF-8, with or without a byte-order mark; blanks around values go."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
+    except UnicodeDecodeError:
+        raise InputError(f"{what} is not UTF-8; save it as text, as CSV in UTF-8 (an Excel workbook is none)") from None
+    except csv.Error:
+        raise InputError(f"{what} cannot be read: a quote is not closed, or it is no text; give a text table") from None
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be read: {error.strerror}; name a file that is there and may be read"
+        ) from None
+    lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]
+    columns = tuple(lines[0]) if lines else ()
+    if not set(needed) <= set(columns):
+        other = next((name for name, mark in _SEPARATORS.items() if columns and mark in columns[0]), None)
+        cased = [name for name in needed if name not in columns and name in map(str.casefold, columns)]
+        hint = f"its values are separated by {other}" if other else f"it has {len(columns)} columns"
+        if cased:
+            hint = f"it has {', '.join(cased)} with capital letters"
+        expected = f"columns {', '.join(needed)}, separated by {_name(separator)}"
+        raise InputError(f"{what} lacks what it needs: {hint}; expected {expected}")
+    if len(set(columns)) < len(columns):
+        raise InputError(f"{what} has two columns with one name; rename one")
+    for number, line in enumerate(lines[1:], 1):
+        if len(line) != len(columns):
+            raise InputError(
+                f"row {number} of {what} has {len(line)} values, the first line names {len(columns)}; a decimal comma, "
+                "or a comma in a text without quotes?"
+            )
+    return columns, [dict(zip(columns, line, strict=True)) for line in lines[1:]]
+
+
+_SEPARATORS = {"semicolons": ";", "tabs": "\t", "commas": ","}
+
+
+def _name(separator: str) -> str:
+    return next(name for name, mark in _SEPARATORS.items() if mark == separator)
+
+
+def read_number(text: str, where: str) -> float:
+    """A finite number; ``where`` says what it is, in which row."""
+    try:
+        value = float(text) if "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        comma = "; write a decimal point, not a comma" if "," in text else ""
+        raise InputError(f"{where} is not a finite number{comma or '; mend it'}")
+    return value
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes that these labels make: by value where all are whole numbers, else by the alphabet."""
+    found = sorted(set(labels))
+    if len({" ".join(label.casefold().split()) for label in found}) < len(found):
+        raise InputError("two labels differ in case or blanks alone, such as Rest and rest; write each in one way")
+    try:
+        values = [float(label) for label in found]
+    except ValueError:
+        return tuple(found)
+    if any(not value.is_integer() for value in values):
+        raise InputError(
+            f"the {len(found)} labels are numbers that are not whole; for a regression name the column target"
+        )
+    if len(set(values)) < len(values):
+        raise InputError("two labels are one number written differently, such as 1 and 1.0; write each in one way")
+    return tuple(sorted(found, key=float))
+
+
+def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Task | None:
+    """The task that labelled intervals make: windows as long as the shortest of them, at most 5 s; None: no labels."""
+    found = [interval for interval in intervals if interval.label is not None or interval.values]
+    if not found:
+        return None
+    seconds = min([SECONDS, *(round(interval.stop - interval.start, 3) for interval in found)])
+    if targets:
+        return Task("regression", targets, seconds, seconds)
+    classes = in_order(interval.label for interval in found if interval.label is not None)
+    return Task("classification", classes, seconds, seconds)
+
+
+def with_positive(tasks: Mapping[str, Task], positive: str | None) -> dict[str, Task]:
+    """The tasks with this class last wherever it is one of two: AUPR, threshold, decisions and events are about it."""
+    if positive is None:
+        return dict(tasks)
+    classes = {name: task.names for name, task in tasks.items() if task.kind == "classification"}
+    if not classes:
+        raise ConfigError(f"positive={positive!r} was given, and there are no classes; leave it out, or give labels")
+    having = {name: names for name, names in classes.items() if positive in names}
+    if not having:
+        known = sorted({one for names in classes.values() for one in names})
+        listed = ", ".join(known[:_MOST]) + (", ..." if len(known) > _MOST else "")
+        raise ConfigError(f"positive={positive!r} is no class{did_you_mean(positive, known)}; the classes are {listed}")
+    if all(len(names) != 2 for names in having.values()):
+        name, names = next(iter(having.items()))
+        raise ConfigError(
+            f"positive={positive!r} was given, and the number of classes of {name} is {len(names)}; only of two one "
+            "is positive: leave it out"
+        )
+    return {
+        name: replace(task, names=(*(one for one in task.names if one != positive), positive))
+        if len(having.get(name, ())) == 2
+        else task
+        for name, task in tasks.items()
+    }
+
+
+def split_of(name: str) -> str:
+    """Train, val or test, 60, 20 and 20 of 100, by the name alone: a subject who is added later moves no other."""
+    place = int(hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) % 100
+    return "train" if place < 60 else "val" if place < 80 else "test"
+
+
+def say_classes(task: str, intervals: Mapping[str, Collection[Interval]]) -> str:
+    """What is labelled, by class and by split, in recordings: a slip of the pen shows here, and not in training."""
+    found = [{(i.label, i.split) for i in labelled} for labelled in intervals.values()]
+    labels = Counter(label for pairs in found for label in {label for label, _ in pairs} if label is not None)
+    splits = Counter(split or "no split" for pairs in found for split in {split for _, split in pairs})
+    words = [f"task {task}"]
+    if labels:
+        words.append(f"{len(labels)} {'class' if len(labels) == 1 else 'classes'}")
+        words[-1] += f" ({', '.join(f'{name} {count}' for name, count in sorted(labels.items())[:_MOST])}"
+        words[-1] += ", ...)" if len(labels) > _MOST else ")"
+    if set(splits) != {"no split"}:
+        words.append("splits " + ", ".join(f"{name} {count}" for name, count in sorted(splits.items())[:_MOST]))
+    return ": ".join([words[0], "; ".join(words[1:])]) if words[1:] else words[0]
+
+
+def say_splits(units: Mapping[str, str], unit: str) -> str:
+    """How many units came into each split."""
+    counts = Counter(units.values())
+    return f"{unit}s by hash: " + ", ".join(f"{counts[name]} {name}" for name in ("train", "val", "test"))
+
+
+def check_unit(split: str | None, units: Collection[str]) -> None:
+    """Refuse a way to split that does not exist."""
+    if split is not None and split not in units:
+        raise ConfigError(f"split={split!r} is not a way to split here; use one of {', '.join(units)}")
+
 
 TABLE = "the table of labels"
 _COLUMNS = ("file", "subject", "split", "label", "start", "stop", "target")

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cerebro_eeg.data.datasets.user_tables import check_unit
+from cerebro_eeg.data.datasets.folder_table import check_unit
 from cerebro_eeg.data.reading.mne_reader import from_raw
-from cerebro_eeg.data.reading.mne_words import quietly
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 from cerebro_eeg.schema import did_you_mean
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.readers import open_recording
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError
 
 ELECTRODES = tuple("Fp1 Fp2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 Fz Cz Pz".split())

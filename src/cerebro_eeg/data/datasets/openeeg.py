@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Recording, Samples, Segment
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Samples, Segment
 from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
 Table = list[dict[str, str]]

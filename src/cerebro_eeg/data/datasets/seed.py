@@ -21,13 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.datasets.mat_shapes import mat_shapes
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
-from cerebro_eeg.data.reading.mat5 import check_mat5
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
+from cerebro_eeg.data.reading.mat import check_mat5, mat_shapes
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples, Segment
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 
 CHANNELS = tuple(

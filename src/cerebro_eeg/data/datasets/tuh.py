@@ -4,6 +4,11 @@ What we know of layouts, labels and splits, and from where, is on their pages in
 TUEG with one set of subject ids, so recordings and subjects keep their ids and an overlap between corpora can be seen.
 Where a corpus has no split of its own, a hash of the subject's id draws it, the same one everywhere: who validates in
 one of them validates in all of them, and the draw depends neither on what was downloaded nor on the corpus.
+
+The recipe ``tueg``: all EEG of the Temple University Hospital, unlabelled, less the subjects that are tested on.
+
+TUEG holds the subjects of TUAB, TUSZ, TUEP and TUSL, too. A model that was pre-trained on a subject of TUAB's test set
+is not tested by it, so whom to exclude must be said. What we know of the layout, and from where: docs/corpora/tueg.md.
 """
 
 import functools
@@ -11,17 +16,22 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cerebro_eeg.data.datasets.tuh_annotations import label_time, read_annotation
-from cerebro_eeg.data.datasets.tuh_files import TempleFile, find_annotation, find_files
+from cerebro_eeg.data.datasets.tuh_files import (
+    SUBJECT,
+    TempleFile,
+    find_annotation,
+    find_files,
+    label_time,
+    read_annotation,
+)
+from cerebro_eeg.data.reading.edf import fit
 from cerebro_eeg.data.reading.edf_header import TICKS, read_header
 from cerebro_eeg.data.reading.edf_samples import opened
-from cerebro_eeg.data.reading.edf_size import fit
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.readers import open_recording
-from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
-from cerebro_eeg.data.storing.stored import Interval
-from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.data.storing.records import Interval
+from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 
 CHANNELS = tuple("FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ PZ T1 T2".split())
 TYPES = ("fnsz", "gnsz", "spsz", "cpsz", "absz", "tnsz", "cnsz", "tcsz", "atsz", "mysz", "nesz")
@@ -205,3 +215,65 @@ def _check_annotations(corpus: str, files: Sequence[TempleFile], suffixes: tuple
             f"none of {len(files):,} recordings has an annotation ({' or '.join(suffixes)}) beside it; "
             f"give the folder that holds {corpus}"
         )
+
+
+_WAYS = "the folder of TUAB, a file with a subject id a line, or the word none"
+_HEADINGS = ("subject", "subject_id", "id", "patient")
+
+
+def tueg(folder: Path, *, exclude: str | None = None) -> Recipe:
+    """All recordings, less the subjects to exclude: a folder with TUAB, a file with an id a line, or the word none."""
+    unwanted = _read_excluded(exclude)
+    files = find_files(folder)
+    left = tuple(file for file in files if file.subject not in unwanted)
+    here = {file.subject for file in files} & unwanted
+    if unwanted and not here:
+        raise InputError(
+            f"none of the {len(unwanted):,} subjects to exclude is in the folder; ids are letters since TUEG v2 and "
+            "TUAB v3 and were digits before: give the TUAB that belongs to this TUEG"
+        )
+    said = "nobody is excluded, as asked for"
+    if unwanted:
+        gone = len(files) - len(left)
+        said = f"{len(here):,} of {len(unwanted):,} subjects to exclude are here, {gone:,} recordings left out"
+    return Recipe(
+        "tueg",
+        f"EEG of the Temple University Hospital; {said}",
+        functools.partial(find_items, left, _no_labels),
+        policy=ChannelPolicy(unknown="drop"),
+        mains=MAINS,
+        own_ids=True,
+        options={"exclude": hashlib.sha256("\n".join(sorted(unwanted)).encode()).hexdigest() if unwanted else "none"},
+    )
+
+
+def _no_labels(file: TempleFile, subject: str) -> dict[str, tuple[Interval, ...]]:
+    return {}
+
+
+def _read_excluded(exclude: str | None) -> frozenset[str]:
+    if exclude is None:
+        raise ConfigError(f"TUEG holds the subjects of TUAB, so whom to exclude must be said; give exclude as {_WAYS}")
+    if exclude == "none":
+        return frozenset()
+    return tuab_subjects(Path(exclude)) if Path(exclude).is_dir() else _read_subjects(Path(exclude))
+
+
+def _read_subjects(path: Path) -> frozenset[str]:
+    """The first column of a text file; its first line may name the columns."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"what to exclude is neither a folder nor a file that can be read ({type(error).__name__}); give {_WAYS}"
+        ) from error
+    ids = [line.split(",")[0].strip().strip('"') for line in lines]
+    if ids and ids[0].lower() in _HEADINGS:
+        ids[0] = ""
+    for number, id in enumerate(ids, 1):
+        if id and not SUBJECT.fullmatch(id):
+            raise InputError(f"line {number} of the file to exclude is no subject id; expected one, such as aaaaaaaa")
+    found = frozenset(filter(None, ids))
+    if not found:
+        raise InputError("the file to exclude has no subject id; expected one a line, such as aaaaaaaa")
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from cerebro_eeg.data.filtering import fir
+from cerebro_eeg.data.filtering import plan as fir
 from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.reading.recording import Samples
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.causal import Causal
-from cerebro_eeg.data.filtering.overlap import ZeroPhase
 from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
+from cerebro_eeg.data.filtering.zero_phase import ZeroPhase
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 
 CHUNK = 1 << 20  # values asked of a reader at a time: 4 MiB

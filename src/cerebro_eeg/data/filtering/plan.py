@@ -1,6 +1,14 @@
 """FilterPlan: what is done to a recording of one rate, decided before a sample is read.
 
 A plan is a value that can be printed, compared and written into a store. Everything else about filters follows from it.
+
+The zero-phase filters of a preparation, as coefficients: the designs of MNE and SciPy, made without MNE.
+
+``band_pass`` and ``notch`` equal ``mne.filter.create_filter`` and ``mne.filter.notch_filter`` with a Hamming window and
+automatic transition bands; ``anti_alias`` is the window of ``scipy.signal.resample_poly``. All are symmetric and of odd
+length, so that centred on a sample they do not move a wave in time.
+
+The mains frequency of a recording, estimated from its spectrum.
 """
 
 import functools
@@ -9,8 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import signal
+
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering import fir
+from cerebro_eeg.data.reading.recording import Recording, Samples
 from cerebro_eeg.errors import RecordingError
 
 RATES = (1.0, 20_000.0)  # Hz; outside of it a rate is a mistake, and the filters would not fit into memory
@@ -78,7 +90,7 @@ def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> Fil
         )
     notch = mains if mains is not None and config.notch_width > 0 and mains < high else None
     if notch is not None:
-        side = config.notch_width / 2 + fir.NOTCH_TRANSITION
+        side = config.notch_width / 2 + NOTCH_TRANSITION
         if notch - side <= 0 or notch + side >= sfreq / 2:
             raise RecordingError(
                 "rate", f"a notch {config.notch_width:g} Hz wide at {notch:g} Hz does not fit below {sfreq / 2:g} Hz"
@@ -99,9 +111,113 @@ def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> Fil
 @functools.lru_cache(maxsize=8)
 def reach(plan: FilterPlan) -> int:
     """Native samples before and after a moment that the zero-phase result there depends on."""
-    result = len(fir.band_pass(plan.rate, plan.low, plan.high)) // 2
+    result = len(band_pass(plan.rate, plan.low, plan.high)) // 2
     if plan.notch is not None:
-        result += len(fir.notch(plan.rate, plan.notch, plan.notch_width)) // 2
+        result += len(notch(plan.rate, plan.notch, plan.notch_width)) // 2
     if plan.up != plan.down:
         result += math.ceil(10 * max(plan.up, plan.down) / plan.up)
     return result
+
+
+Taps = NDArray[np.float64]
+
+HAMMING = 3.3  # length of a Hamming filter times its transition band (Ifeachor and Jervis), as MNE has it
+NOTCH_TRANSITION = 0.5  # Hz on either side: MNE's trans_bandwidth of 1 Hz, half of it for each
+
+
+def transitions(sfreq: float, low: float, high: float) -> tuple[float, float]:
+    """MNE's automatic transition bands in Hz, below ``low`` and above ``high``."""
+    return min(max(0.25 * low, 2.0), low), min(max(0.25 * high, 2.0), sfreq / 2 - high)
+
+
+def band_pass(sfreq: float, low: float, high: float) -> Taps:
+    """Pass ``low`` to ``high`` Hz; a ``low`` of 0 is a low-pass."""
+    below, above = transitions(sfreq, low, high)
+    edges = (
+        [(low - below, 0), (low, 1), (high, 1), (high + above, 0)] if low else [(0.0, 1), (high, 1), (high + above, 0)]
+    )
+    if edges[0][0] != 0:
+        edges.insert(0, (0.0, 0))
+    if edges[-1][0] != sfreq / 2:
+        edges.append((sfreq / 2, 0))
+    return _windowed(sfreq, edges, min(below, above) if low else above)
+
+
+def notch(sfreq: float, frequency: float, width: float) -> Taps:
+    """Stop ``width`` Hz around ``frequency``, with half a Hz of transition on either side."""
+    low, high = frequency - width / 2, frequency + width / 2
+    side = NOTCH_TRANSITION
+    edges = [(0.0, 1), (low - side, 1), (low, 0), (high, 0), (high + side, 1), (sfreq / 2, 1)]
+    return _windowed(sfreq, edges, side)
+
+
+def anti_alias(up: int, down: int) -> Taps:
+    """What stands between raising the rate ``up`` times and lowering it ``down`` times; at the raised rate."""
+    widest = max(up, down)
+    taps: Taps = signal.firwin(20 * widest + 1, 1 / widest, window=("kaiser", 5.0)) * up
+    return taps
+
+
+def _windowed(sfreq: float, edges: list[tuple[float, int]], narrowest: float) -> Taps:
+    """Sums and differences of low-passes, one for each change of the gain, each as long as its transition needs."""
+    length = max(math.ceil(HAMMING / narrowest * sfreq), 1)
+    length += (length - 1) % 2
+    taps = np.zeros(length)
+    points = [(frequency / (sfreq / 2), gain) for frequency, gain in edges]
+    if points[-1][1] == 1:
+        taps[length // 2] = 1.0
+    for (left, before), (right, after) in zip(points[-2::-1], points[:0:-1], strict=True):
+        if before == after:
+            continue
+        needed = round(HAMMING / ((right - left) / 2))
+        needed = min(needed + 1 - needed % 2, length)
+        part = signal.firwin(needed, (left + right) / 2, window="hamming", pass_zero=True, fs=2.0)
+        side = (length - needed) // 2
+        taps[side : length - side] += part if before else -part
+    return taps
+
+
+MAINS = (50.0, 60.0)  # Hz; the world has no other
+PROBES = 8  # places that are listened to, spread over the recording
+SECONDS = 16.0  # at each of them
+RATIO = 4.0  # power of a line over its neighbourhood, below which there is none
+QUIET = 1e-6  # squared microvolts per Hz: less is rounding, not mains
+
+
+def estimate_mains(recording: Recording) -> float | None:
+    """50.0, 60.0, or None where neither stands out (also where the rate is too low to tell, and such a notch is moot).
+
+    A line is the power within 0.5 Hz over the median power from 1.5 to 4 Hz to either side; the median over channels
+    keeps one bad electrode from deciding.
+    """
+    ratios = {line: _prominence(recording, line) for line in MAINS if line + 4 < recording.sfreq / 2}
+    best = max(ratios, key=lambda line: ratios[line], default=None)
+    return best if best is not None and ratios[best] >= RATIO else None
+
+
+def _prominence(recording: Recording, line: float) -> float:
+    found = []
+    for samples in _probes(recording):
+        size = min(len(samples), round(4 * recording.sfreq))
+        frequencies, power = signal.welch(samples, recording.sfreq, nperseg=size, axis=0)
+        away = np.abs(frequencies - line)
+        near, around = power[away <= 0.5], power[(away >= 1.5) & (away <= 4)]
+        if len(near) and len(around):
+            found.append(np.median(near.max(axis=0) / (np.median(around, axis=0) + QUIET)))
+    return float(np.median(found)) if found else 0.0
+
+
+def _probes(recording: Recording) -> list[Samples]:
+    """Stretches of at least 2 s, spread evenly over the recording, of the channels that are finite there."""
+    length, least = round(SECONDS * recording.sfreq), round(2 * recording.sfreq)
+    found = []
+    for place in sorted(set(np.linspace(0, max(recording.samples - length, 0), PROBES).astype(int).tolist())):
+        for segment in recording.segments:
+            start, stop = max(place, segment.start), min(place + length, segment.stop)
+            if stop - start < least:
+                continue
+            samples = recording.read(start, stop)
+            finite = np.isfinite(samples).all(axis=0)
+            if finite.any():
+                found.append(samples[:, finite])
+    return found

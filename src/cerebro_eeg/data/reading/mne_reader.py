@@ -17,9 +17,8 @@ from cerebro_eeg.channels.names import biosemi_blocks, clean, read
 from cerebro_eeg.channels.report import ChannelMatch, listed
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS
-from cerebro_eeg.data.reading.mne_words import quietly
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Fault, Recording, Samples, Segment
+from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, Samples, Segment
 from cerebro_eeg.errors import InputError, RecordingError
 
 _BLOCK = 1 << 22  # numbers that MNE gives at a time; they are float64

@@ -2,15 +2,22 @@
 
 A recording is read in pieces, because a file of 24 hours need not fit into memory. Samples are numbered as they lie in
 the file; a segment is a stretch of them without a gap, and only within one are neighbours a sampling interval apart.
+
+ChannelPolicy: how the labels of a recording become channels, as one value that every reader takes.
+
+Its fields are the arguments of ``channels.match.match``, where they are explained, and ``keep`` and ``names``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.channels.match import ChannelMatch
+from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
+from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read
+from cerebro_eeg.channels.report import listed
+from cerebro_eeg.errors import ChannelError
 
 Samples = NDArray[np.float32]
 
@@ -69,3 +76,77 @@ class Recording:
     def seconds(self) -> float:
         """Seconds of signal; gaps do not count."""
         return sum(s.stop - s.start for s in self.segments) / self.sfreq
+
+
+@dataclass(frozen=True)
+class ChannelPolicy:
+    """The policies of ``channels.match``; the defaults refuse whatever is not understood."""
+
+    unknown: str = "error"
+    untrained: str = "error"
+    trained: Mapping[str, int] | None = None
+    bipolar_ears: bool = False
+    duplicates: str = "error"
+    pick: Sequence[str] | None = None
+    """Labels or channels that the recording must have; all others are left out."""
+    keep: Collection[str] | None = None
+    """Channels to keep where the recording has them, in any spelling; the others are left out, and one must stay."""
+    max_channels: int = 64
+    too_many: str = "error"
+    limit_mm: float = NEAREST_MM
+    names: Mapping[str, str] | None = None
+    """What labels mean that say nothing themselves: {"EXG Channel 0": "Fp1"}; used before any other rule."""
+
+    def __post_init__(self) -> None:
+        if self.pick is not None and self.keep is not None:
+            raise ChannelError("pick and keep were both given; use pick (all must be there) or keep (those that are)")
+        if isinstance(self.keep, str):
+            raise ChannelError(f"keep must be a list of names, got the single text {self.keep!r}")
+
+    def match(
+        self,
+        labels: Sequence[str],
+        positions: Sequence[Sequence[float] | None] | None = None,
+        kinds: Sequence[str | None] | None = None,
+    ) -> ChannelMatch:
+        """Match the labels of one recording by this policy; ``positions`` and ``kinds`` as in ``channels.match``."""
+        meant = self._named(labels)
+        found = match(
+            meant,
+            positions=positions,
+            kinds=kinds,
+            unknown=self.unknown,
+            untrained=self.untrained,
+            trained=self.trained,
+            bipolar_ears=self.bipolar_ears,
+            duplicates=self.duplicates,
+            pick=self.pick if self.keep is None else self._present(meant, self.keep),
+            max_channels=self.max_channels,
+            too_many=self.too_many,
+            limit_mm=self.limit_mm,
+        )
+        if meant == list(labels):
+            return found
+        rows = [
+            row if name == label else replace(row, label=clean(label), note=f"named {clean(name)} by the caller")
+            for row, name, label in zip(found.rows, meant, labels, strict=True)
+        ]
+        return ChannelMatch(tuple(rows))
+
+    def _named(self, labels: Sequence[str]) -> list[str]:
+        names = {clean(label): name for label, name in (self.names or {}).items()}
+        return [names.get(clean(label), label) for label in labels]
+
+    def _present(self, labels: Sequence[str], keep: Collection[str]) -> list[str]:
+        readings = [parse(name, bipolar_ears=self.bipolar_ears) for name in keep]
+        strange = [reading.label for reading in readings if reading.channel is None]
+        if strange:
+            raise ChannelError(f"keep must name electrodes or pairs of them, got {listed(strange)}; mend these names")
+        wanted = {reading.channel for reading in readings}
+        blocks = biosemi_blocks(labels)
+        present = [label for label in labels if read(label, blocks, self.bipolar_ears).channel in wanted]
+        if not present:
+            raise ChannelError(
+                f"none of the {len(wanted)} channels to keep is among the {len(labels)} labels; add some"
+            )
+        return present

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
-from cerebro_eeg.data.reading.clock import timeline
-from cerebro_eeg.data.reading.csv_readers import ArraySamples
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
-from cerebro_eeg.data.reading.mne_words import quietly
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Fault, Recording
+from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording
+from cerebro_eeg.data.reading.tables import ArraySamples, timeline
 from cerebro_eeg.errors import RecordingError
 
 _WORDS = {"microvolts": "uV", "microvolt": "uV", "millivolts": "mV", "nanovolts": "nV", "volts": "V"}

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cerebro_eeg.data.simulation.edf_writer import write_edf
-from cerebro_eeg.data.simulation.montages import montage_of
-from cerebro_eeg.data.simulation.schedule import LABELS, Task
-from cerebro_eeg.data.simulation.simulated import Simulated, simulate_recording
+from cerebro_eeg.data.simulation.head import montage_of
+from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
 from cerebro_eeg.files import write_text
 

@@ -8,15 +8,13 @@ from typing import Any, Literal
 from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
 from cerebro_eeg.data.filtering.filters import run
-from cerebro_eeg.data.filtering.mains import estimate_mains
-from cerebro_eeg.data.filtering.plan import plan_filters
-from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count
-from cerebro_eeg.data.filtering.quality_meter import measure
+from cerebro_eeg.data.filtering.plan import estimate_mains, plan_filters
+from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count, measure
 from cerebro_eeg.data.reading.edf import late_faults
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.recipe import Item, Recipe
-from cerebro_eeg.data.storing.stored import Interval, is_id
+from cerebro_eeg.data.storing.records import Interval, is_id
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict

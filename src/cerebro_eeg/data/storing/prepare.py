@@ -1,4 +1,6 @@
-"""Prepare: every recording of a recipe is read, checked, filtered, resampled and stored, or skipped with a reason.
+"""What came of a preparation, counted over the store: how much there is, and what its owner should look at.
+
+Prepare: every recording of a recipe is read, checked, filtered, resampled and stored, or skipped with a reason.
 
 Work is divided by recording. A worker owns a shard, so there are no locks to wait for and nothing to merge; killed at
 any moment and started again, it goes on where the store ends, and the store's hash does not depend on how the work was
@@ -7,25 +9,97 @@ divided. One bad file never stops the run.
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cerebro_eeg.data.storing import keys
-from cerebro_eeg.data.storing.dask_workers import run_on_dask
+from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.data.storing.dask import run_on_dask
 from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
-from cerebro_eeg.data.storing.private_map import add_to_map, read_map
+from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
+from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.stored import is_id
-from cerebro_eeg.data.storing.subjects import warn_of_alike
-from cerebro_eeg.data.storing.summary import Prepared, summarise
 from cerebro_eeg.data.storing.undo import undone
 from cerebro_eeg.data.storing.workers import run_all
 from cerebro_eeg.errors import ConfigError, InputError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of a preparation: what the store holds now, and how much of it was there before."""
+
+    recordings: int
+    hours: float
+    montages: dict[int, int]
+    """Recordings by number of channels."""
+    mains: dict[str, int]
+    """Recordings by mains frequency, given or estimated; "none" where none was found or filtered."""
+    upsampled: int
+    """Recordings whose rate was lower than the store's."""
+    faults: dict[str, int]
+    """Recordings by what was wrong with the file and was mended or lived with."""
+    quality: dict[str, tuple[int, int]]
+    """Channels or samples by what is wrong with them (``scaled``, ``too_large``, ...), and in how many recordings."""
+    copies: int
+    """Recordings with the samples of another one: a file that was copied, or is linked to twice."""
+    outside: int
+    """Recordings of which a label lies mostly in time that was not recorded."""
+    skipped: dict[str, str]
+    """Reason by id."""
+    sources: dict[str, str] = field(repr=False)
+    """Names of the skipped sources by id; they may tell who was recorded, so show them only to who asks."""
+    hash: str
+    done_before: int
+
+
+def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str], done_before: int) -> Prepared:
+    """One pass over the lines of a store; ``names`` are those of the sources by id."""
+    seconds, upsampled, outside = 0.0, 0, 0
+    montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
+    total, touched = Counter[str](), Counter[str]()
+    samples = Counter[tuple[str, tuple[str, ...]]]()
+    for record in store.recordings:
+        seconds += record.seconds
+        upsampled += record.upsampled
+        outside += _has_labels_outside(record)
+        montages[len(record.channels)] += 1
+        mains["none" if record.mains is None else f"{record.mains:g}"] += 1
+        faults.update(record.faults)
+        total.update(record.quality)
+        touched.update(name for name, count in record.quality.items() if count)
+        samples[record.sha256, record.channels] += 1
+    return Prepared(
+        recordings=montages.total(),
+        hours=seconds / 3600,
+        montages=dict(sorted(montages.items())),
+        mains=dict(sorted(mains.items())),
+        upsampled=upsampled,
+        faults=dict(sorted(faults.items())),
+        quality={name: (total[name], touched[name]) for name in sorted(touched)},
+        copies=montages.total() - len(samples),
+        outside=outside,
+        skipped=dict(skipped),
+        sources={id: names[id] for id in skipped if id in names},
+        hash=store.hash(),
+        done_before=done_before,
+    )
+
+
+def _has_labels_outside(record: StoredRecording) -> bool:
+    """Milliseconds taken for seconds look so. A label may end a little late; one for the whole recording has no end."""
+    last = record.segments[-1]
+    end = last.onset + (last.stop - last.start) / record.sfreq
+    return any(
+        2 * (min(i.stop, end) - max(i.start, 0.0)) < i.stop - i.start
+        for intervals in record.labels.values()
+        for i in intervals
+        if i.stop < WHOLE
+    )
 
 
 def prepare(
@@ -61,11 +135,11 @@ def prepare(
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)
-    check = None if key is None else keys.key_check(key)
+    check = None if key is None else privacy.key_check(key)
     name = f"part{part[0]}of{part[1]}"
     with undone(folder, name) if part[1] == 1 else contextlib.nullcontext():
         info = create_store(folder, recipe.name, settings(job, items.values()), check)
-        job = replace(job, seal=keys.seal(key) if info.format > 1 else None)
+        job = replace(job, seal=privacy.seal(key) if info.format > 1 else None)
         store = Store(folder)
         check_same(store, items)
         part_ids = [id for id in items if _belongs(id, part)]
@@ -105,11 +179,11 @@ def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | N
             )
         return None
     if map_file is not None:
-        keys.check_outside(map_file, folder, "map of ids")
+        privacy.check_outside(map_file, folder, "map of ids")
         read_map(map_file)
-    key_file = key_file or keys.default_key_file()
-    keys.check_outside(key_file, folder, "key")
-    return keys.read_key(key_file)
+    key_file = key_file or privacy.default_key_file()
+    privacy.check_outside(key_file, folder, "key")
+    return privacy.read_key(key_file)
 
 
 def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str, dict[str, str]]]:
@@ -124,8 +198,8 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
         id, subject = item.name, item.subject
         people.update([] if subject is None else [subject])
         if key is not None:
-            id = keys.make_id(key, "recording", item.name)
-            subject = None if item.subject is None else keys.make_id(key, "subject", item.subject)
+            id = privacy.make_id(key, "recording", item.name)
+            subject = None if item.subject is None else privacy.make_id(key, "subject", item.subject)
         elif not is_id(id):
             raise InputError(f"the corpus has a recording whose id cannot be used: {id!r:.60}")
         if id in items:  # one of the two would be lost without a word

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Event, Recording
-from cerebro_eeg.data.storing.stored import Interval
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording
+from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
 SplitUnit = Literal["subject", "recording", "trial", "none"]

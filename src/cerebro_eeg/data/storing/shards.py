@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.storing.stored import Entry, split_line
+from cerebro_eeg.data.storing.records import Entry, split_line
 from cerebro_eeg.errors import StoreBusyError, StoreError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")

@@ -10,8 +10,8 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cerebro_eeg.data.storing.records import is_code, is_id
 from cerebro_eeg.data.storing.shards import claim, disk_errors, write_all
-from cerebro_eeg.data.storing.stored import is_code, is_id
 from cerebro_eeg.errors import ConfigError, StoreBusyError, StoreError
 from cerebro_eeg.files import write_text
 

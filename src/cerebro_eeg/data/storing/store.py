@@ -14,10 +14,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.storing.records import Entry, StoredRecording, check, decode
 from cerebro_eeg.data.storing.shards import disk_errors, read_shard, shard_names
 from cerebro_eeg.data.storing.skipped import read_skipped
 from cerebro_eeg.data.storing.store_info import read_info
-from cerebro_eeg.data.storing.stored import Entry, StoredRecording, check, decode
 from cerebro_eeg.errors import CerebroError, InputError, StoreError
 
 _SAMPLE = np.dtype("<f2")

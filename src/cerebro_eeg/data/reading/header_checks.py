@@ -1,18 +1,67 @@
-"""What MNE does not say of a GDF file: the unit of each channel, whether its range makes sense, its rate.
+"""Does the chain of tags of a FIF file have an end? MNE follows it for ever where it runs in a circle.
+
+A tag has four big-endian numbers: kind, type, bytes of its data, and where the next tag is (0: behind the data, -1:
+nowhere), as mne/_fiff/tag.py has it. A chain with more tags than the file has room for is a circle.
+
+What MNE does not say of a GDF file: the unit of each channel, whether its range makes sense, its rate.
 
 MNE takes every unit it does not know as volts, also a blank one, and upsamples slow channels in silence. After the GDF
 specification (A. Schloegl, "GDF - A general data format for biosignals", arXiv:cs/0608052); unit codes are those of
 ISO 11073-10101: 4256 V, 4274 mV, 4275 uV, 4276 nV.
 """
 
+import gzip
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from cerebro_eeg.data.reading.edf_header import ReadBytes
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.errors import RecordingError
+
+_FILE_ID = 100
+_MOST = 1 << 40
+
+
+def check_fif(path: Path) -> None:
+    """Raise RecordingError unless all tags lie in the file, one after the other, and end."""
+    with opened(path) as (read, stamp):
+        packed = read(0, min(2, stamp.size)) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            _follow(file, _MOST if packed else stamp.size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError("unreadable", f"cannot be read ({type(error).__name__}); copy the file anew") from None
+
+
+def _follow(file: "IO[bytes] | gzip.GzipFile", size: int) -> None:
+    place, tags = 0, 0
+    while True:
+        file.seek(place)
+        head = file.read(16)
+        if not head and tags:
+            return  # without a last tag: the recorder was stopped hard, what came before is whole
+        if len(head) < 16:
+            raise RecordingError("truncated", "a FIF file that is cut in mid-tag; copy it anew")
+        kind, _, length, following = struct.unpack(">iiii", head)
+        if not tags and kind != _FILE_ID:
+            raise RecordingError("format", "no FIF file: it does not begin with a file id")
+        tags += 1
+        if length < 0 or place + 16 + length > size:
+            raise RecordingError("truncated", "a FIF file with a tag that reaches beyond its end; copy it anew")
+        if following == -1:
+            return
+        if following < 0 or tags > size // 16 or following > size:
+            raise RecordingError("damaged", "a FIF file whose chain of tags leads nowhere; copy it anew")
+        # In a compressed file going back is slow, and nobody writes such a chain.
+        if following and following <= place and isinstance(file, gzip.GzipFile):
+            raise RecordingError("damaged", "a FIF file whose chain of tags leads nowhere; copy it anew")
+        place = following or place + 16 + length
+
 
 _CODES = {4256: "V", 4274: "mV", 4275: "uV", 4276: "nV"}
 _BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8}  # by the code of a type

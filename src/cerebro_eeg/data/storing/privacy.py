@@ -2,14 +2,25 @@
 
 Ids are a keyed hash (HMAC-SHA256) of a name, so that two people with the same data and other keys cannot match them,
 and the same key gives the same ids on every machine. The key is the user's and lies outside of every store.
+
+The private map: which source an id stands for. The one file with names in it, for its owner alone, in no store.
+
+JSON: ``{"recordings": {id: path in the corpus}, "subjects": {id: name}}``. Each run adds what it knows and forgets
+nothing, so one file can serve several stores.
+
+Subjects whose names differ in spelling alone: different people to us, and mostly one to who wrote them.
 """
 
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 import secrets
-from collections.abc import Iterator
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cerebro_eeg.errors import ConfigError, InputError
@@ -95,3 +106,62 @@ def seal(key: bytes | None) -> bytes:
 def key_check(key: bytes) -> str:
     """Tells whether two stores were made with one key, and nothing about it."""
     return make_id(key, "check", "cerebro-eeg")
+
+
+Names = Mapping[str, Mapping[str, str]]
+KINDS = ("recordings", "subjects")
+
+
+def read_map(path: Path) -> dict[str, dict[str, str]]:
+    """What the file holds, nothing where there is none; a file that others may read, or of another kind, is refused."""
+    found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    try:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise InputError(f"the map file has mode {mode:04o}: others can read it; chmod 600 it, or name another")
+        values = json.loads(path.read_bytes())
+        if set(values) != set(KINDS) or not all(isinstance(names, dict) for names in values.values()):
+            raise ValueError
+        return {kind: {str(id): str(name) for id, name in values[kind].items()} for kind in KINDS}
+    except FileNotFoundError:
+        return found
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"the map file cannot be used ({type(error).__name__}); give one that cerebro-eeg made, or a new name"
+        ) from None  # the error of the system would name a path
+
+
+def add_to_map(path: Path, names: Names) -> None:
+    """Add to the file, whole or not at all."""
+    found = read_map(path)
+    merged = {kind: dict(sorted({**found[kind], **names[kind]}.items())) for kind in KINDS}
+    if merged == found and path.exists():
+        return
+    try:
+        with private_draft(path, json.dumps(merged, indent=1) + "\n") as draft:
+            os.replace(draft, path)
+    except OSError as error:
+        raise InputError(f"the map file cannot be written: {error.strerror}; name another") from None
+
+
+def count_alike(names: Iterable[str]) -> int:
+    """How many of the different names are another one but for case, blanks or the way a letter is composed."""
+    counts = Counter(map(_folded, set(names)))
+    return sum(count for count in counts.values() if count > 1)
+
+
+def warn_of_alike(names: Iterable[str]) -> None:
+    """Say how many there are, and none of them: a name may say who was recorded."""
+    alike = count_alike(names)
+    if alike:
+        warnings.warn(
+            f"{alike:,} subjects are called like another but for case or blanks (as s1 and S1 would be) and count as "
+            "different people; where they are not, splits by subject would share them: spell each in one way",
+            stacklevel=2,
+        )
+
+
+def _folded(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())

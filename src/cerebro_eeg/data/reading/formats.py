@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cerebro_eeg.data.reading.csv_readers import open_csv
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
-from cerebro_eeg.data.reading.fif_chain import check_fif
-from cerebro_eeg.data.reading.gdf_header import read_gdf_channels
-from cerebro_eeg.data.reading.mat5 import check_mat5
+from cerebro_eeg.data.reading.header_checks import check_fif, read_gdf_channels
+from cerebro_eeg.data.reading.mat import check_mat5
 from cerebro_eeg.data.reading.mne_reader import from_epochs, from_raw
-from cerebro_eeg.data.reading.mne_words import quietly
-from cerebro_eeg.data.reading.policy import ChannelPolicy
-from cerebro_eeg.data.reading.recording import Fault, Recording
+from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
+from cerebro_eeg.data.reading.tables import open_csv
 from cerebro_eeg.data.reading.xdf_reader import open_xdf
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
 

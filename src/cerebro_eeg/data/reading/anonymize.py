@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cerebro_eeg.channels.names import parse
+from cerebro_eeg.data.reading.edf import fit
 from cerebro_eeg.data.reading.edf_annotations import _TAL
 from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, number, read_header, text
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
-from cerebro_eeg.data.reading.edf_size import fit
 from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import RecordingError
 
