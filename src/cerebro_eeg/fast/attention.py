@@ -240,7 +240,7 @@ def _fitting(turns: int, groups: int, block: int) -> int:
 
 @functools.cache
 def turns_in_registers() -> bool:
-    """Whether Triton is here, and is one whose layouts have been looked at (``tests/test_turning.py``)."""
+    """Whether Triton is here, and is one whose layouts have been looked at (``test_turn_in_registers.py``)."""
     if not TRITON:
         return False
     import triton

@@ -154,7 +154,7 @@ def _turn_in_registers(x):
     ``movmatrix`` turns them. Registers go through 16 x 16 numbers by rows, then columns, then over the 16 x 16 by
     columns, then rows; so outputs below are inputs with rows and columns exchanged. Triton knows nothing of this: to it
     every number stays where it is. Assembly that is not pure keeps it from moving numbers into another order before.
-    ``tests/test_turning.py`` looks at its layouts.
+    ``tests/fast/test_turn_in_registers.py`` looks at its layouts.
     """
     if INTERPRETED:
         return tl.trans(x)

@@ -1,6 +1,6 @@
 """The help of every verb is frozen: a flag that goes, comes or changes its meaning is a change that users must be told.
 
-``python tests/test_help.py`` writes the frozen texts (tests/help/) anew, when they are meant to change.
+``python tests/commands/test_help.py`` writes the frozen texts (``help/`` beside it) anew when they are meant to change.
 """
 
 import os
@@ -28,7 +28,9 @@ def help_of(verb):
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_frozen(verb):
     frozen = (FROZEN / f"{verb}.txt").read_text(encoding="utf-8")
-    assert help_of(verb) == frozen, "write it anew with python tests/test_help.py, and tell users in CHANGELOG.md"
+    assert help_of(verb) == frozen, (
+        "write it anew with python tests/commands/test_help.py, and tell users in CHANGELOG.md"
+    )
 
 
 def test_no_help_is_left_over():

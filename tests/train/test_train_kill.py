@@ -74,7 +74,7 @@ def train(spec, point, at):
 
 def main():
     """Run the job to its end in children that are killed ``kills`` times; prints how they died."""
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     import torch
 
     import train_worker  # noqa: F401 - imported once, for all children

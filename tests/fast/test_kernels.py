@@ -8,6 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from gluon_cases import compiled_for_hopper, spilled
+from kernel_cases import (
+    BOUND,
+    LateBiases,
+    as_exact,
+    both_ways,
+    check,
+    check_block,
+    check_mlp,
+    check_narrow,
+    check_norm,
+    check_norm_without_a_sum,
+    check_turns,
+    run_exactly,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn import LayerNorm, Linear
@@ -28,21 +43,6 @@ from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import Attention, attend, comes_apart
 from cerebro_eeg.model.encoder import Block, Encoder
 from cerebro_eeg.model.masked import MaskedCerebro
-from gluon_cases import compiled_for_hopper, spilled
-from kernel_cases import (
-    BOUND,
-    LateBiases,
-    as_exact,
-    both_ways,
-    check,
-    check_block,
-    check_mlp,
-    check_narrow,
-    check_norm,
-    check_norm_without_a_sum,
-    check_turns,
-    run_exactly,
-)
 from tiny_models import KINDS, randomized, small
 
 LAYOUT = Layout.uniform(2, 3)

@@ -21,7 +21,7 @@ from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.fast import attention, cpu
 from tiny_models import KINDS, small
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NAMES = ["Fp1", "Cz", "O2", "T3", "C4"]
 PHASE = PatchConfig(kind="time_bins", n_fft=16, hop=4, bins=8, reflect=4, phase="separated")
 

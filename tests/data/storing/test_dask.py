@@ -9,6 +9,7 @@ import threading
 from functools import partial
 
 import pytest
+from test_prepare import CANARY, SKIPPED, STORED, committed, fake, listing, write_bad_pack, write_edf, write_edfs
 
 from cerebro_eeg import __version__, cli
 from cerebro_eeg.data.datasets.openeeg import openeeg
@@ -21,7 +22,6 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
-from test_prepare import CANARY, SKIPPED, STORED, committed, fake, listing, write_bad_pack, write_edf, write_edfs
 
 distributed = pytest.importorskip("distributed", reason="needs Dask (extra: dask)")
 

@@ -1,7 +1,7 @@
 """Numbers that must survive every refactor: each attention kind, input and objective, in float64.
 
 Weights and windows are written as formulas, so that the numbers depend on no random generator. After a change that is
-meant to move them: ``python tests/test_golden.py`` writes the file anew, and the commit says why.
+meant to move them: ``python tests/model/test_golden.py`` writes the file anew, and the commit says why.
 """
 
 import json

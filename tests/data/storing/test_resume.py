@@ -22,7 +22,7 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from folder_files import edf, write
-from test_openeeg import write_pack
+from openeeg_files import write_pack
 
 REPLACED = "another source in the place of the one that was stored"
 

@@ -26,7 +26,7 @@ from cerebro_eeg.channels.electrodes import (
     spread_out,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def degrees(a: str, b: str) -> float:

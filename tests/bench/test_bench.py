@@ -34,7 +34,7 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.fast import attention as short_axis
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WHERE = Where("a machine", "2.0", "2026-01-01", "cerebro-eeg bench x")
 CPU = torch.device("cpu")
 KINDS = typing.get_args(options.Options)

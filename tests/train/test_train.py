@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
 
-WORKER = Path(__file__).with_name("train_worker.py")
+WORKER = Path(__file__).parents[1] / "train_worker.py"
 
 
 def run_jobs(jobs, processes=1, dies=False, said=None):

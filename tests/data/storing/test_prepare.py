@@ -31,9 +31,9 @@ from cerebro_eeg.data.storing.records import Interval, StoredSegment
 from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
-from test_openeeg import CODES, RECORDS, write_lines, write_pack, write_record
+from openeeg_files import CODES, RECORDS, write_lines, write_pack, write_record
 
-TESTS = Path(__file__).parent
+TESTS = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[2])))  # this file and what builds files
 KILLS = 12
 CANARY = "CANARY"
 
@@ -505,7 +505,7 @@ def test_killed_at_random_moments(tmp_path):
     store.mkdir()
     code = f"import test_prepare; test_prepare.kill_main({str(pack)!r}, {str(store)!r}, {seed})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(TESTS)}
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": TESTS}
     )
     assert done.returncode == 0, (seed, done.stderr)
     midway, recordings, hash, skipped = json.loads(done.stdout.splitlines()[-1])
@@ -754,7 +754,7 @@ sys.exit(cli.main())
 
 
 def command(*args, home, **env):
-    env = os.environ | {"PYTHONPATH": str(TESTS), "XDG_CONFIG_HOME": str(home)} | env
+    env = os.environ | {"PYTHONPATH": TESTS, "XDG_CONFIG_HOME": str(home)} | env
     return subprocess.run([sys.executable, "-c", COMMAND, *map(str, args)], capture_output=True, text=True, env=env)
 
 
@@ -979,7 +979,7 @@ def slow(folder):
 def test_an_interrupt_is_one_line(tmp_path):
     code = COMMAND.replace('"fake"] = "test_prepare:fake"', '"slow"] = "test_prepare:slow"')
     args = [sys.executable, "-c", code, "prepare", "slow", ".", "--out", str(tmp_path / "store"), "--workers", "2"]
-    env = os.environ | {"PYTHONPATH": str(TESTS)}
+    env = os.environ | {"PYTHONPATH": TESTS}
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:
         end = time.monotonic() + 60
         while committed(tmp_path / "store") < 2:
