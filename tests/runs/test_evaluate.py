@@ -20,7 +20,6 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
-from cerebro_eeg.metrics import Predictions, headline, score
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import finetune, scoring
@@ -30,6 +29,7 @@ from cerebro_eeg.runs.predicting import start_times
 from cerebro_eeg.runs.scored import summarise
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.schema import to_dict
+from cerebro_eeg.scores.predictions import Predictions, headline, score
 from train_stores import make_store
 from train_worker import MODEL
 

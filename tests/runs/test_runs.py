@@ -21,7 +21,6 @@ from cerebro_eeg.data.batching.order import Order, in_order
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, StoppedError, TrainingError
-from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.runs import finetune, pretrain
 from cerebro_eeg.runs.electrodes import electrode_ids
 from cerebro_eeg.runs.engine import choose_pieces, usual_channels
@@ -31,6 +30,7 @@ from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.runs.sources import pretrain_windows
 from cerebro_eeg.runs.splitting import find_splits, read_cut
 from cerebro_eeg.runs.training import fit_batch
+from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train import log, loop
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.log import read_lines

@@ -11,11 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.measures import classification, regression
-from cerebro_eeg.measures.bootstrap import draw
-from cerebro_eeg.measures.events_tsv import COLUMNS, find_events, write_events
-from cerebro_eeg.measures.seizures import Line, lay_out, score_events, seizure_class
-from cerebro_eeg.metrics import Predictions, choose_threshold, headline, missing, score
+from cerebro_eeg.scores import classification, regression
+from cerebro_eeg.scores.bootstrap import draw
+from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, missing, score
+from cerebro_eeg.scores.seizures import COLUMNS, Line, find_events, lay_out, score_events, seizure_class, write_events
 
 
 def binary(probability, truth, recording=None, subject=None, names=("no", "yes")):

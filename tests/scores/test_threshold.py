@@ -8,12 +8,12 @@ import pytest
 import sklearn.metrics as sk
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.measures import rules
-from cerebro_eeg.measures.bootstrap import draw
-from cerebro_eeg.measures.operating import NAMES
-from cerebro_eeg.metrics import Predictions, headline, score, threshold_level
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.schema import to_dict
+from cerebro_eeg.scores import rules
+from cerebro_eeg.scores.bootstrap import draw
+from cerebro_eeg.scores.operating import NAMES
+from cerebro_eeg.scores.predictions import Predictions, headline, score, threshold_level
 
 
 def binary(probability, truth, recording=None, subject=None):

@@ -28,8 +28,8 @@ class EvaluateResult:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
 
     def text(self) -> str:
-        from cerebro_eeg.measures.rules import by_rule, event_words
-        from cerebro_eeg.measures.scores import positive_of
+        from cerebro_eeg.scores.rules import by_rule, event_words
+        from cerebro_eeg.scores.tables import positive_of
 
         seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
         of_folds = f" of {folds} folds" if folds else ""
@@ -60,8 +60,8 @@ class EvaluateResult:
 
     def _primary(self) -> str:
         """The number to quote where one is wanted."""
-        from cerebro_eeg.measures.rules import by_rule, primary
-        from cerebro_eeg.measures.scores import shown, title
+        from cerebro_eeg.scores.rules import by_rule, primary
+        from cerebro_eeg.scores.tables import shown, title
 
         kind, names = self.task["kind"], self.task["names"]
         metric = primary(kind, names)
@@ -72,7 +72,7 @@ class EvaluateResult:
 
     def _at_threshold(self) -> list[str]:
         """What comes of deciding as predict does, where a threshold was chosen."""
-        from cerebro_eeg.measures.scores import at_threshold_words
+        from cerebro_eeg.scores.tables import at_threshold_words
 
         if (found := self.summary.get("at_threshold")) is None:
             return []
@@ -176,7 +176,7 @@ def _classes(trainings: tuple[Mapping[str, Any], ...]) -> list[str]:
 
 
 def _table(head: str, values: Mapping[str, Mapping[str, float | None]], chance: bool = True) -> list[str]:
-    from cerebro_eeg.measures.scores import shown, title
+    from cerebro_eeg.scores.tables import shown, title
 
     lines = [f"{head:<26} {'mean':>7} {'std':>7}   {'95 % over subjects':<18} {'chance' if chance else '':>7}".rstrip()]
     for metric, of in values.items():

@@ -132,10 +132,10 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.measures.scores import positive_of
     from cerebro_eeg.report.run_report import report_finetune
     from cerebro_eeg.runs import finetune as runs
     from cerebro_eeg.runs.folder import RunFolder
+    from cerebro_eeg.scores.tables import positive_of
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")

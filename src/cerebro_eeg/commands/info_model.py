@@ -133,7 +133,7 @@ def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig 
 
 def _limit(head: HeadConfig) -> str:
     """The threshold, of which class it speaks, and over what it was chosen."""
-    from cerebro_eeg.measures.scores import level_words, positive_of
+    from cerebro_eeg.scores.tables import level_words, positive_of
 
     if head.threshold is None:
         return ""

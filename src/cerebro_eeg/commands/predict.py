@@ -101,10 +101,10 @@ def predict(
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.fast.cpu import packed
-    from cerebro_eeg.measures.scores import positive_of
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of
+    from cerebro_eeg.scores.tables import positive_of
     from cerebro_eeg.train.distributed import choose_device, choose_threads
 
     _check_out(out)

@@ -9,9 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.measures.rules import by_rule, event_words, primary
-from cerebro_eeg.measures.scores import at_threshold_words, positive_of, shown, title
-from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.progress import counted
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
@@ -20,6 +17,9 @@ from cerebro_eeg.runs.judging import score_by
 from cerebro_eeg.runs.probing import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise
 from cerebro_eeg.runs.seen import unknown_overlap
+from cerebro_eeg.scores.predictions import Predictions, score
+from cerebro_eeg.scores.rules import by_rule, event_words, primary
+from cerebro_eeg.scores.tables import at_threshold_words, positive_of, shown, title
 from cerebro_eeg.train.log import read_lines
 
 Score = Mapping[str, Any]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.measures.scores import title
 from cerebro_eeg.report.curve_plots import COLOURS
 from cerebro_eeg.report.picture import BLUE, DARK, GREY, ORANGE, say
+from cerebro_eeg.scores.tables import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

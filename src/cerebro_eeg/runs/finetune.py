@@ -18,7 +18,6 @@ from cerebro_eeg.data.batching.window_labels import Labels
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
-from cerebro_eeg.metrics import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import engine as engines
@@ -33,6 +32,7 @@ from cerebro_eeg.runs.sources import check_signal, signal_of
 from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
 from cerebro_eeg.runs.training import Plan, Say, Tell, begin, carry_out, fit_batch, gathered, plan_length, together
 from cerebro_eeg.schema import to_dict
+from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import World, at_rest, put
 from cerebro_eeg.train.optim import group

@@ -10,16 +10,16 @@ import numpy as np
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError
-from cerebro_eeg.measures import seizures
-from cerebro_eeg.measures.events_tsv import write_events
-from cerebro_eeg.measures.scores import positive_of
-from cerebro_eeg.metrics import Predictions, score
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.electrodes import electrodes_of
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predicting import predict_windows, to_predictions
 from cerebro_eeg.runs.settings import Untrained
+from cerebro_eeg.scores import seizures
+from cerebro_eeg.scores.predictions import Predictions, score
+from cerebro_eeg.scores.seizures import write_events
+from cerebro_eeg.scores.tables import positive_of
 from cerebro_eeg.train.distributed import World
 
 WITHOUT_VALIDATION = 0.5

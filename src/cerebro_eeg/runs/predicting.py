@@ -14,11 +14,11 @@ from cerebro_eeg.data.batching.order import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.fast.cpu import packed
-from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
 from cerebro_eeg.runs.electrodes import Electrodes
+from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train.distributed import World
 from cerebro_eeg.train.loop import Precision, evaluating
 

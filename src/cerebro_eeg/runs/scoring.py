@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.metrics import Predictions
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.judging import Judge, Training, assess, predict
@@ -16,6 +15,7 @@ from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise, wr
 from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.splitting import Cut, find_splits
+from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train.distributed import meet
 
 Part = Literal["test", "validation"]

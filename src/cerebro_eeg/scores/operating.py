@@ -7,9 +7,9 @@ subjects; ``levels.estimates`` holds the two equal on every use.
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.measures import classification
-from cerebro_eeg.measures.levels import Table, estimates
-from cerebro_eeg.measures.scores import Decided
+from cerebro_eeg.scores import classification
+from cerebro_eeg.scores.levels import Table, estimates
+from cerebro_eeg.scores.tables import Decided
 
 NAMES = ("balanced_accuracy", "sensitivity", "specificity", "precision", "f1")
 _ONE_HOT = np.eye(2, dtype=np.float32)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro_eeg.measures.calibration import Calibration
-from cerebro_eeg.measures.rules import by_rule, span
 from cerebro_eeg.schema import to_dict
+from cerebro_eeg.scores.calibration import Calibration
+from cerebro_eeg.scores.rules import by_rule, span
 
 TITLES = {
     "balanced_accuracy": "balanced accuracy",

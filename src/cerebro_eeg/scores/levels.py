@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.measures import classification, regression
-from cerebro_eeg.measures.bootstrap import interval
-from cerebro_eeg.measures.scores import ClassCount, Estimate, Level, SubjectRow
+from cerebro_eeg.scores import classification, regression
+from cerebro_eeg.scores.bootstrap import interval
+from cerebro_eeg.scores.tables import ClassCount, Estimate, Level, SubjectRow
 
 
 @dataclass(frozen=True, eq=False)

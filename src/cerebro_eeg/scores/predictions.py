@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.files import replacing
-from cerebro_eeg.measures import classification, regression
-from cerebro_eeg.measures.bootstrap import draw
-from cerebro_eeg.measures.calibration import calibrate
-from cerebro_eeg.measures.levels import Table, class_counts, group, level, subject_rows
-from cerebro_eeg.measures.operating import operate
-from cerebro_eeg.measures.scores import AtThreshold, Scores, positive_of
 from cerebro_eeg.progress import counted
+from cerebro_eeg.scores import classification, regression
+from cerebro_eeg.scores.bootstrap import draw
+from cerebro_eeg.scores.calibration import calibrate
+from cerebro_eeg.scores.levels import Table, class_counts, group, level, subject_rows
+from cerebro_eeg.scores.operating import operate
+from cerebro_eeg.scores.tables import AtThreshold, Scores, positive_of
 
 KINDS = ("classification", "regression")
 _FEW = 10  # subjects below which percentile intervals are too narrow to pass without a word (docs/training.md)
