@@ -437,7 +437,7 @@ def test_a_reader_that_breaks_is_a_bad_file_but_a_model_that_breaks_is_a_bug(tmp
     model = str(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf")
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro_eeg.runs.signals.run", lambda *_: broken())
+        patch.setattr("cerebro_eeg.data.preprocess.run", lambda *_: broken())
         result = predict(model, (file,), out=tmp_path / "out")
     assert [failure.code for failure in result.failures] == ["reader_zerodivisionerror"]
     with monkeypatch.context() as patch:

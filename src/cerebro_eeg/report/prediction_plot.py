@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing
 from cerebro_eeg.runs.decisions import HALF, Prediction
-from cerebro_eeg.runs.signals import Piece, Signal
+from cerebro_eeg.runs.signals import Signal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ class Envelope:
         self.end = 0.0
         self._columns: list[int] = []
 
-    def watch(self, signal: Signal, piece: Piece) -> None:
+    def watch(self, signal: Signal, piece: FilteredPiece) -> None:
         if not self.names:
             count = min(CHANNELS, len(signal.names))
             chosen = np.linspace(0, len(signal.names) - 1, count).round().astype(int).tolist()

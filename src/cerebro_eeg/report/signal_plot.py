@@ -4,15 +4,14 @@ Above them a strip shows the whole recording: where there is signal, where gaps,
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.filtering.filters import run
 from cerebro_eeg.data.filtering.plan import FilterPlan, reach
+from cerebro_eeg.data.preprocess import Preprocessed
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, drawing, say
@@ -28,8 +27,7 @@ Piece = tuple[NDArray[np.float64], Samples]
 
 
 def plot_signal(
-    recording: Recording,
-    plan: FilterPlan,
+    prepared: Preprocessed,
     stretches: Sequence[Segment],
     faults: Sequence[Sequence[str]],
     path: Path,
@@ -38,9 +36,10 @@ def plot_signal(
     seconds: float,
 ) -> None:
     """Draw ``seconds`` from ``start`` (None: the middle of the longest stretch); ``faults``: those of each channel."""
+    recording, plan = prepared.recording, prepared.plan
     begin = _middle(recording, stretches, seconds) if start is None else start
     end = stretches[-1].onset + (stretches[-1].stop - stretches[-1].start) / recording.sfreq if stretches else 0.0
-    pieces = excerpt(recording, plan, begin, seconds)
+    pieces = excerpt(prepared, begin, seconds)
     if not pieces:
         raise InputError(
             f"there is no signal from {begin:g} to {begin + seconds:g} s; the recording goes from 0 to {end:.1f} s, "
@@ -54,14 +53,15 @@ def plot_signal(
         _draw_spectra(figure.add_subplot(grid[1, 1]), recording, plan, stretches, faults)
 
 
-def excerpt(recording: Recording, plan: FilterPlan, begin: float, seconds: float) -> list[Piece]:
+def excerpt(prepared: Preprocessed, begin: float, seconds: float) -> list[Piece]:
     """The filtered signal of some seconds, in pieces without a gap: what prepare would store there.
 
     The filters get what lies around it, as far as they reach, so that cutting out and filtering can be exchanged.
     """
+    plan = prepared.plan
     around = (reach(plan) + 1) / plan.rate
     near = []
-    for segment in recording.segments:
+    for segment in prepared.recording.segments:
         first = max(0, int((begin - around - segment.onset) * plan.rate))
         last = min(segment.stop - segment.start, int((begin + seconds + around - segment.onset) * plan.rate) + 1)
         first -= first % plan.down  # whole periods of the resampling, so that samples lie where prepare puts them
@@ -69,7 +69,7 @@ def excerpt(recording: Recording, plan: FilterPlan, begin: float, seconds: float
             onset = segment.onset + first / plan.rate
             near.append(Segment(segment.start + first, segment.start + last, onset))
     found: dict[int, list[Piece]] = {}
-    for block in run(replace(recording, segments=tuple(near)), plan):
+    for block in prepared.blocks(near):
         times = block.onset + (block.start + np.arange(len(block.signal))) / plan.new_rate
         inside = (times >= begin) & (times <= begin + seconds)
         if inside.any():

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.runs.signals import Piece, Signal
+from cerebro_eeg.data.filtering.half import FilteredPiece
+from cerebro_eeg.runs.signals import Signal
 
-Watch = Callable[[Signal, Piece], None]
+Watch = Callable[[Signal, FilteredPiece], None]
 """Shown every piece that goes by."""
 
 

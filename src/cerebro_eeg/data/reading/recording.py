@@ -77,6 +77,12 @@ class Recording:
         """Seconds of signal; gaps do not count."""
         return sum(s.stop - s.start for s in self.segments) / self.sfreq
 
+    @property
+    def end(self) -> float:
+        """Seconds from the start of the recording to its last sample; gaps count."""
+        last = self.segments[-1]
+        return last.onset + (last.stop - last.start) / self.sfreq
+
 
 @dataclass(frozen=True)
 class ChannelPolicy:
