@@ -272,7 +272,7 @@ def _fit(whole: _Whole, one: _One, say: Say, tell: Tell) -> int:
 
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
     cuda = world.device.type == "cuda"
-    with Loader([(store, windows)], threads=engine.readers, apart=cuda, pin=cuda, electrodes=electrodes) as loader:
+    with Loader([(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=electrodes) as loader:
 
         def make_task(pieces: int, dtype: torch.dtype) -> LabelTask:
             return LabelTask(windows, order, loader, table, depth, choices.balanced, seed, world, pieces, dtype)
