@@ -18,7 +18,7 @@ from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.filtering import filters, quality
-from cerebro_eeg.data.simulation.edf_writer import write_edf
+from cerebro_eeg.data.reading.edf_writer import write_edf
 from cerebro_eeg.data.storing.job import Choices
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
@@ -325,7 +325,9 @@ def test_spans_of_any_prediction_cover_its_windows_once():
 
 
 def test_edf_annotations_are_read_by_three_other_readers(tmp_path):
-    spans = [Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)]  # several records
+    spans = [
+        Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)
+    ]  # more than one record should hold
     write_edf_annotations(tmp_path / "a.edf", spans)
     wanted = [(s.onset, s.duration, s.name) for s in spans]
     assert [(a.onset, a.duration, a.text) for a in edfio.read_edf(tmp_path / "a.edf").annotations] == wanted

@@ -18,7 +18,6 @@ from cerebro_eeg.runs.decisions import Prediction, Span
 from cerebro_eeg.runs.inputs import Input
 
 Row = dict[str, Any]
-RECORD = 30_000  # bytes of annotations in a record; the specification wants less than 61,440
 COLUMNS = {
     "onset": {"Description": "Start of the span, from the start of the recording", "Units": "s"},
     "duration": {"Description": "Length of the span", "Units": "s"},
@@ -106,26 +105,11 @@ def write_bids(path: Path, spans: Sequence[Span]) -> None:
 
 def write_edf_annotations(path: Path, spans: Sequence[Span]) -> None:
     """An EDF+ file with the spans as annotations and no signal."""
-    records, size = [b"+0\x14\x14\0"], 0
-    for span in spans:
-        text = " ".join("".join(c if c.isprintable() else " " for c in span.name).split())
-        note = f"+{_decimal(span.onset)}\x15{_decimal(span.duration)}\x14{text}\x14\0".encode()
-        if len(records[-1]) + len(note) > RECORD:
-            records.append(b"+0\x14\x14\0")
-        records[-1] += note
-        size = max(size, len(records[-1]))
-    size = max(size, len(records[0]))
-    size += size % 2
-    fields: list[tuple[int, object]] = [
-        (8, 0), (80, "X X X X"), (80, "Startdate X X X X"), (8, "01.01.85"), (8, "00.00.00"), (8, 512), (44, "EDF+C"),
-        (8, len(records)), (8, 0), (4, 1),
-        (16, "EDF Annotations"), (80, ""), (8, ""), (8, -1), (8, 1), (8, -32768), (8, 32767), (80, ""), (8, size // 2),
-        (32, ""),
-    ]  # fmt: skip
-    header = b"".join(str(value).encode("ascii").ljust(width) for width, value in fields)
-    with replacing(path) as temporary:
-        temporary.write_bytes(header + b"".join(record.ljust(size, b"\0") for record in records))
+    from cerebro_eeg.data.reading.edf_writer import write_annotations
+    from cerebro_eeg.data.reading.recording import Event
 
-
-def _decimal(seconds: float) -> str:
-    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+    words = ["".join(c if c.isprintable() else " " for c in span.name).split() for span in spans]
+    write_annotations(
+        path,
+        [Event(span.onset, span.duration, " ".join(text)) for span, text in zip(spans, words, strict=True)],
+    )

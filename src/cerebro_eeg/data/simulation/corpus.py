@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.simulation.edf_writer import write_edf
+from cerebro_eeg.data.reading.edf_writer import write_edf
 from cerebro_eeg.data.simulation.head import montage_of
 from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
