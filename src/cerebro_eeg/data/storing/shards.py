@@ -6,7 +6,6 @@ does not count. What has no whole line is ignored here, and cut off by the next 
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -66,6 +65,10 @@ def claim(path: Path) -> int:
 
     Returns the descriptor that holds the claim. A child made by fork shares it, so open writers after forking.
     """
+    try:
+        import fcntl  # here and not above: Windows has none, and reading a store needs none
+    except ImportError:
+        raise StoreError("stores are written on Linux and macOS, whose file locks Windows has not; use WSL") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
