@@ -19,7 +19,7 @@ from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.filtering import filters, quality
 from cerebro_eeg.data.reading.edf_writer import write_edf
-from cerebro_eeg.data.storing.job import Choices
+from cerebro_eeg.data.storing.job import PrepareChoices
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
@@ -98,7 +98,7 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model", trained=("Fp1", "Cz", "O2", "A1", "A2"), **config))
     rate = model.config.signal.sfreq
     recipe = dataclasses.replace(make_recipe("folder", tmp_path / "files", {}), signal=model.config.signal)
-    prepare(recipe, tmp_path / "store", Choices(), workers=0)
+    prepare(recipe, tmp_path / "store", PrepareChoices(), workers=0)
     store = Store(tmp_path / "store")
     windows = find_windows(store, seconds=512 / rate, stride=stride)
     ids = electrode_ids(model.training_record.electrode_windows, "drop")

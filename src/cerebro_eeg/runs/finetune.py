@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cerebro_eeg.config import HeadConfig, Preset
 from cerebro_eeg.data.batching.loader import Loader
 from cerebro_eeg.data.batching.order import Order
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
@@ -54,7 +54,7 @@ class Choices:
     """All classes weigh the same."""
     seconds: float | None = None
     stride: float | None = None
-    labels: Labels | None = None
+    labels: LabelRule | None = None
     patience: int = 10
     """Epochs without a better validation score after which training stops."""
     steps: int | None = None

@@ -35,12 +35,12 @@ class ReaderPool:
     """Up to ``count`` reader processes for these files; fewer, or none, where they cannot be started."""
 
     def __init__(self, files: "Sequence[Path]", count: int) -> None:
-        self._all: list[_Reader] = []
-        self._free: deque[_Reader] = deque()  # its append and pop are safe between threads
+        self._all: list[_ReaderProcess] = []
+        self._free: deque[_ReaderProcess] = deque()  # its append and pop are safe between threads
         names = b"\0".join(os.fsencode(path) for path in files)
         try:
             while len(self._all) < count:
-                self._all.append(_Reader(names))
+                self._all.append(_ReaderProcess(names))
                 self._free.append(self._all[-1])
         except OSError as error:
             _warn(f"no process for reading can be started ({error.strerror or error}); threads read instead")
@@ -69,7 +69,7 @@ class ReaderPool:
         self._all.clear()
 
 
-class _Reader:
+class _ReaderProcess:
     """One reader process and this side of its socket."""
 
     def __init__(self, names: bytes) -> None:

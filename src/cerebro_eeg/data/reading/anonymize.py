@@ -16,7 +16,7 @@ from typing import BinaryIO
 from cerebro_eeg.channels.names import parse
 from cerebro_eeg.data.reading.edf import fit
 from cerebro_eeg.data.reading.edf_annotations import _TAL
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, number, read_header, text
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, number, read_header, text
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import RecordingError
@@ -92,14 +92,14 @@ def copy_anonymous(source: Path, target: Path, events: Collection[str]) -> Anony
     return done
 
 
-def _kind(read: ReadBytes, header: Header) -> str:
+def _kind(read: ReadBytes, header: EdfHeader) -> str:
     """What the reserved field may go on saying, read as the reader reads it."""
     own = "EDF" if header.width == 2 else "BDF"
     stated = read(192, 44).strip(b" \0").upper()[:5]
     return own + stated[3:].decode() if stated in _KINDS else own
 
 
-def _refuse_hidden(read: ReadBytes, header: Header) -> None:
+def _refuse_hidden(read: ReadBytes, header: EdfHeader) -> None:
     """Annotations under another label than EDF+ prescribes would be copied as samples, text and all."""
     for index, signal in enumerate(header.signals):
         if signal.is_annotation or not signal.samples:
@@ -113,7 +113,7 @@ def _refuse_hidden(read: ReadBytes, header: Header) -> None:
             )
 
 
-def _fixed(read: ReadBytes, header: Header, kind: str) -> bytes:
+def _fixed(read: ReadBytes, header: EdfHeader, kind: str) -> bytes:
     """The first 256 bytes."""
     parts = (
         (8, b"0" if header.width == 2 else b"\xffBIOSEMI"),
@@ -130,10 +130,10 @@ def _fixed(read: ReadBytes, header: Header, kind: str) -> bytes:
     return b"".join(value.ljust(size) for size, value in parts)
 
 
-def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
+def _fields(read: ReadBytes, header: EdfHeader, done: Anonymized) -> bytes:
     """The fields of the signals: each lies there once for every signal before the next begins."""
 
-    def label(raw: bytes, signal: Signal, index: int) -> bytes:
+    def label(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         own = signal.label.strip()
         known = own if signal.is_annotation else _understood(own)
         if known == own:
@@ -141,19 +141,19 @@ def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
         done.renamed += 1
         return known.encode("latin-1") if known else b"signal %d" % (index + 1)
 
-    def plain(raw: bytes, signal: Signal, index: int) -> bytes:
+    def plain(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, number(raw) is not None, done)
 
-    def unit(raw: bytes, signal: Signal, index: int) -> bytes:
+    def unit(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, text(raw) in UNITS or text(raw) in _MORE_UNITS, done)
 
-    def prefilter(raw: bytes, signal: Signal, index: int) -> bytes:
+    def prefilter(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, _PREFILTER.fullmatch(text(raw)) is not None, done)
 
-    def nothing(raw: bytes, signal: Signal, index: int) -> bytes:
+    def nothing(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, False, done)
 
-    rules: tuple[tuple[int, Callable[[bytes, Signal, int], bytes]], ...] = (
+    rules: tuple[tuple[int, Callable[[bytes, EdfSignal, int], bytes]], ...] = (
         (16, label),
         (80, nothing),  # transducer
         (8, unit),
@@ -198,7 +198,7 @@ def _kept(raw: bytes, harmless: bool, done: Anonymized) -> bytes:
     return b""
 
 
-def _stretches(header: Header) -> Iterator[tuple[int, int, bool]]:
+def _stretches(header: EdfHeader) -> Iterator[tuple[int, int, bool]]:
     """Place, length and whether it is annotations, of all bytes of the records, in order."""
     end = header.start + header.records * header.record_bytes
     notes = [signal for signal in header.signals if signal.is_annotation and signal.samples]

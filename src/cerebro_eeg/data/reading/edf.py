@@ -28,7 +28,7 @@ import numpy as np
 
 from cerebro_eeg.channels.report import ChannelMatch
 from cerebro_eeg.data.reading.edf_annotations import read_timeline
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, read_header
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, read_header
 from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.errors import ConfigError, RecordingError
@@ -75,7 +75,7 @@ def late_faults(recording: Recording) -> tuple[Fault, ...]:
     return recording.read.faults() if isinstance(recording.read, EdfSamples) else ()
 
 
-def _with_samples(match: ChannelMatch, signals: tuple[Signal, ...]) -> tuple[ChannelMatch, tuple[Fault, ...]]:
+def _with_samples(match: ChannelMatch, signals: tuple[EdfSignal, ...]) -> tuple[ChannelMatch, tuple[Fault, ...]]:
     """The match without channels that have no samples in a record."""
     empty = [index for index in match.index if not signals[index].samples]
     if not empty:
@@ -90,7 +90,7 @@ def _with_samples(match: ChannelMatch, signals: tuple[Signal, ...]) -> tuple[Cha
     return match, (Fault("no_samples", f"{len(empty)} channels without samples were dropped: {names}"),)
 
 
-def _check_one_rate(signals: tuple[Signal, ...], duration: int) -> None:
+def _check_one_rate(signals: tuple[EdfSignal, ...], duration: int) -> None:
     rates: dict[int, int] = {}
     for signal in signals:
         rates[signal.samples] = rates.get(signal.samples, 0) + 1
@@ -107,7 +107,7 @@ _CHUNK = 1 << 20
 _MANY = 8
 
 
-def fit(header: Header, read: ReadBytes, size: int) -> Header:
+def fit(header: EdfHeader, read: ReadBytes, size: int) -> EdfHeader:
     """The header with ``start`` and ``records`` as they truly are, and a Fault for each that had to be mended."""
     header = _fit_start(header, size)
     body = size - header.start
@@ -147,7 +147,7 @@ def fit(header: Header, read: ReadBytes, size: int) -> Header:
     return replace(header, faults=tuple(faults))
 
 
-def _fit_start(header: Header, size: int) -> Header:
+def _fit_start(header: EdfHeader, size: int) -> EdfHeader:
     """Where records begin. The number of signals fixes it; the header repeats it, and may be wrong."""
     stated, expected = header.stated_start, header.start
     if stated == expected:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, ReadBytes
 from cerebro_eeg.data.reading.recording import Event, Fault, Segment
 from cerebro_eeg.errors import RecordingError
 
@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 24  # of annotations in one record; real ones have some hundr
 _MOST_EVENTS = 250_000
 
 
-def read_timeline(read: ReadBytes, header: Header, samples: int) -> "Timeline":
+def read_timeline(read: ReadBytes, header: EdfHeader, samples: int) -> "Timeline":
     """Segments and events of a file whose EEG has ``samples`` samples in a record.
 
     Time 0 is the first sample. A record belongs to the segment before it when it begins less than half a sample from
@@ -76,7 +76,7 @@ def read_timeline(read: ReadBytes, header: Header, samples: int) -> "Timeline":
     )
 
 
-def _onsets(read: ReadBytes, header: Header, marks: "_Marks") -> Iterator[int | None]:
+def _onsets(read: ReadBytes, header: EdfHeader, marks: "_Marks") -> Iterator[int | None]:
     """The stated onset of each record in ticks, None where it has none; the events on the way go into ``marks``."""
     signals = [signal for signal in header.signals if signal.is_annotation and signal.samples]
     if sum(signal.samples for signal in signals) * header.width > _MOST_BYTES:

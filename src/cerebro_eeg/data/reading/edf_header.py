@@ -45,7 +45,7 @@ ReadBytes = Callable[[int, int], bytes]
 """Bytes from a place in the file, as many as asked for."""
 
 
-def read_header(read: ReadBytes, size: int) -> "Header":
+def read_header(read: ReadBytes, size: int) -> "EdfHeader":
     """Read the header of a file of ``size`` bytes; ``records`` of the result is still as the header has it."""
     if size < 256:
         raise RecordingError("format", f"is not EDF or BDF: it has {size} bytes, a header has at least 256")
@@ -69,7 +69,7 @@ def read_header(read: ReadBytes, size: int) -> "Header":
     reserved = fields["reserved"].strip(b" \0").upper()
     if width == 2 and reserved.startswith((b"BDF", b"24BIT")):
         raise RecordingError("format", "the header says both EDF (16 bits) and BDF (24 bits); export the file anew")
-    return Header(
+    return EdfHeader(
         width=width,
         start=256 * (1 + count),
         stated_start=integer(fields["header bytes"]),
@@ -115,7 +115,7 @@ def _sample_width(fixed: bytes) -> int:
     raise RecordingError("format", f"is not EDF or BDF{found}: the first 8 bytes are neither '0' nor 255 'BIOSEMI'")
 
 
-def _signals(header: bytes, count: int, width: int) -> tuple["Signal", ...]:
+def _signals(header: bytes, count: int, width: int) -> tuple["EdfSignal", ...]:
     columns: dict[str, list[bytes]] = {}
     place = 0
     for name, length in _FIELDS.items():
@@ -131,7 +131,7 @@ def _signals(header: bytes, count: int, width: int) -> tuple["Signal", ...]:
                 "found in a record; export the file anew",
             )
         signals.append(
-            Signal(
+            EdfSignal(
                 label=text(columns["label"][index]),
                 unit=columns["unit"][index],
                 physical=(columns["physical minimum"][index], columns["physical maximum"][index]),
@@ -153,7 +153,7 @@ def _records(field: bytes) -> int:
     return records
 
 
-def _duration(field: bytes, signals: tuple["Signal", ...]) -> int:
+def _duration(field: bytes, signals: tuple["EdfSignal", ...]) -> int:
     """Ticks of one record."""
     if all(signal.is_annotation or not signal.samples for signal in signals):
         raise RecordingError("no_signal", "has no samples of any signal, annotations at most")
@@ -169,7 +169,7 @@ def _duration(field: bytes, signals: tuple["Signal", ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Signal:
+class EdfSignal:
     """One signal as the header describes it; fields that only matter for EEG are still bytes."""
 
     label: str
@@ -187,7 +187,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class Header:
+class EdfHeader:
     """What the header says, and ``records``, ``start`` and ``faults`` as ``edf_size.fit`` mended them."""
 
     width: int
@@ -202,7 +202,7 @@ class Header:
     """Ticks of one record."""
     discontinuous: bool
     """EDF+D or BDF+D: records need not follow each other in time."""
-    signals: tuple[Signal, ...]
+    signals: tuple[EdfSignal, ...]
     commas: int
     """How many numbers so far had a decimal comma."""
     faults: tuple[Fault, ...] = ()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.names import clean
-from cerebro_eeg.data.reading.edf_header import Header, ReadBytes, Signal, integer, number, text
+from cerebro_eeg.data.reading.edf_header import EdfHeader, EdfSignal, ReadBytes, integer, number, text
 from cerebro_eeg.data.reading.recording import Fault, Samples
 from cerebro_eeg.errors import InputError, RecordingError
 
@@ -68,7 +68,7 @@ def _read_bytes(descriptor: int, place: int, count: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def calibrate(signal: Signal, width: int, unit: str | None) -> "Calibration":
+def calibrate(signal: EdfSignal, width: int, unit: str | None) -> "EdfScaling":
     """How the counts of a signal become microvolts. ``unit`` is taken where the file's own is blank or unknown."""
     name = f"channel {clean(signal.label)!r}"
     own = text(signal.unit)
@@ -100,7 +100,7 @@ def calibrate(signal: Signal, width: int, unit: str | None) -> "Calibration":
     if max(abs(gain * most + offset), abs(offset - gain * most)) > _FLOAT32_MOST:
         raise RecordingError("calibration", f"{name}: its physical range is beyond any voltage; mend the header")
     commas = sum(b"," in field for field in signal.physical + signal.digital)
-    return Calibration(float(gain), float(offset), low, high, assumed=own not in UNITS, commas=commas)
+    return EdfScaling(float(gain), float(offset), low, high, assumed=own not in UNITS, commas=commas)
 
 
 def _counts(raw: NDArray[np.uint8], width: int) -> Counts:
@@ -122,7 +122,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class EdfScaling:
     """microvolts = count * gain + offset; counts beyond low and high should not occur."""
 
     gain: float
@@ -138,7 +138,7 @@ class EdfSamples:
     """``read`` of a Recording of an EDF or BDF file; keeps count of what was out of its digital range."""
 
     def __init__(
-        self, path: Path, stamp: Stamp, header: Header, signals: tuple[Signal, ...], how: tuple[Calibration, ...]
+        self, path: Path, stamp: Stamp, header: EdfHeader, signals: tuple[EdfSignal, ...], how: tuple[EdfScaling, ...]
     ) -> None:
         self._path, self._stamp, self._header = path, stamp, header
         self._columns = tuple(zip(signals, how, strict=True))

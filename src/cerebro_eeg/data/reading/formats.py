@@ -126,7 +126,7 @@ def _not_empty(path: Path) -> bytes:
         return read(0, min(stamp.size, 32))
 
 
-def _through_mne(name: str) -> "Reader":
+def _through_mne(name: str) -> "FormatReader":
     def open_it(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
         _not_empty(path)
         raw, faults = _call_mne(name, path)
@@ -231,8 +231,8 @@ def _open_mff(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
     return from_raw(raw, policy, unit, faults=faults)
 
 
-Reader = Callable[[Path, ChannelPolicy, str | None], Recording]
-_READERS: dict[str, Reader] = {
+FormatReader = Callable[[Path, ChannelPolicy, str | None], Recording]
+_READERS: dict[str, FormatReader] = {
     ".edf": _open_edf,
     ".bdf": _open_edf,
     ".fif": _open_fif,

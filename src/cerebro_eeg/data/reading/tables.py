@@ -150,7 +150,7 @@ _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
 @dataclass(frozen=True)
-class Head:
+class TableHead:
     """What comes in front of the numbers."""
 
     comments: tuple[str, ...]
@@ -159,11 +159,11 @@ class Head:
     separator: str
 
 
-Columns = Callable[[Sequence[int], Sequence[int]], "Table"]
+Columns = Callable[[Sequence[int], Sequence[int]], "CsvTable"]
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """The columns that were asked for, (row, column)."""
 
     samples: NDArray[np.float32]
@@ -172,7 +172,7 @@ class Table:
 
 
 @contextlib.contextmanager
-def opened_table(path: Path) -> Iterator[tuple[Head, Columns]]:
+def opened_table(path: Path) -> Iterator[tuple[TableHead, Columns]]:
     """The head of a table, and a function that reads columns: those with samples, and those that need 64 bits."""
     with opened(path):  # a folder, a pipe or a file that cannot be read ends here
         pass
@@ -206,7 +206,7 @@ def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
             raise RecordingError("text", f"line {number} is no UTF-8; expected a table in UTF-8") from None
 
 
-def _head(lines: Iterator[str]) -> Head:
+def _head(lines: Iterator[str]) -> TableHead:
     comments = []
     for line in lines:
         text = line.strip()
@@ -215,11 +215,11 @@ def _head(lines: Iterator[str]) -> Head:
         elif text:
             separator = max(",;\t", key=text.count)
             columns = tuple(field.strip().strip('"').strip() for field in text.split(separator))
-            return Head(tuple(comments), columns, separator)
+            return TableHead(tuple(comments), columns, separator)
     raise RecordingError("empty", "no line that names columns")
 
 
-def _body(lines: Iterator[str], head: Head, samples: list[int], exact: list[int]) -> Table:
+def _body(lines: Iterator[str], head: TableHead, samples: list[int], exact: list[int]) -> CsvTable:
     parts: list[tuple[NDArray[np.float32], NDArray[np.float64]]] = []
     faults: list[Fault] = []
     done, commas = 0, 0
@@ -242,10 +242,10 @@ def _body(lines: Iterator[str], head: Head, samples: list[int], exact: list[int]
         faults.append(Fault("decimal_comma", f"{commas} numbers have a comma; read as a decimal point"))
     if not done:
         raise RecordingError("empty", "columns, but not one row of numbers")
-    return Table(np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts]), tuple(faults))
+    return CsvTable(np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts]), tuple(faults))
 
 
-def _without_cut_row(block: list[str], head: Head) -> tuple[list[str], bool]:
+def _without_cut_row(block: list[str], head: TableHead) -> tuple[list[str], bool]:
     while block and not block[-1].strip():
         block = block[:-1]
     # A last line without an end may lack fields, or digits: a number of which half is missing looks like any other.
@@ -253,7 +253,7 @@ def _without_cut_row(block: list[str], head: Head) -> tuple[list[str], bool]:
     return (block[:-1] if cut else block), cut
 
 
-def _parsed(block: list[str], head: Head, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
+def _parsed(block: list[str], head: TableHead, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
     separators = len(head.columns) - 1
     for number, line in enumerate(block):
         if line.count(head.separator) != separators:
@@ -270,7 +270,7 @@ def _parsed(block: list[str], head: Head, wanted: Sequence[int], done: int) -> N
         return _parsed_slowly(block, head, wanted, done)
 
 
-def _parsed_slowly(block: list[str], head: Head, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
+def _parsed_slowly(block: list[str], head: TableHead, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
     out = np.empty((len(block), len(wanted)))
     for number, line in enumerate(block):
         fields = [field.strip().strip('"').strip() for field in line.split(head.separator)]
@@ -293,7 +293,7 @@ _EXG = re.compile(r"EXG Channel \d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Device:
+class TableLayout:
     """What a head says of its table. Columns are numbers; -1 where there is none."""
 
     eeg: tuple[int, ...]
@@ -331,7 +331,7 @@ def open_csv(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
     return replace(recording, faults=(*faults, *amplitude_faults(recording)))
 
 
-def recognise(head: Head) -> Device:
+def recognise(head: TableHead) -> TableLayout:
     """Whose table it is, by its head."""
     for what in (_muse, _emotiv, _openbci):
         device = what(head)
@@ -344,18 +344,18 @@ def recognise(head: Head) -> Device:
     )
 
 
-def _muse(head: Head) -> Device | None:
+def _muse(head: TableHead) -> TableLayout | None:
     if not {"timestamps", *_MUSE} <= set(head.columns):
         return None
     marker = next((i for i, name in enumerate(head.columns) if re.fullmatch(r"Marker\d*", name)), -1)
-    return Device(tuple(_one(head, name) for name in _MUSE), 256.0, stamps=_one(head, "timestamps"), marker=marker)
+    return TableLayout(tuple(_one(head, name) for name in _MUSE), 256.0, stamps=_one(head, "timestamps"), marker=marker)
 
 
-def _emotiv(head: Head) -> Device | None:
+def _emotiv(head: TableHead) -> TableLayout | None:
     if not {*_EPOC, "COUNTER"} <= set(head.columns):
         return None
     interpolated = _one(head, "INTERPOLATED") if "INTERPOLATED" in head.columns else -1
-    return Device(
+    return TableLayout(
         tuple(_one(head, name) for name in _EPOC),
         128.0,
         counter=_one(head, "COUNTER"),
@@ -364,7 +364,7 @@ def _emotiv(head: Head) -> Device | None:
     )
 
 
-def _openbci(head: Head) -> Device | None:
+def _openbci(head: TableHead) -> TableLayout | None:
     if not any(line.casefold().startswith("openbci") for line in head.comments):
         return None
     eeg = tuple(i for i, name in enumerate(head.columns) if _EXG.fullmatch(name))
@@ -385,7 +385,7 @@ def _openbci(head: Head) -> Device | None:
     board = next((line for line in head.comments if line.startswith("Board")), "")
     cyton = "Cyton" in board and "Daisy" not in board
     marker = next((i for i, name in enumerate(head.columns) if name == "Marker Channel"), -1)
-    return Device(
+    return TableLayout(
         eeg,
         rate,
         stamps=_one(head, "Timestamp"),
@@ -395,7 +395,7 @@ def _openbci(head: Head) -> Device | None:
     )
 
 
-def _one(head: Head, name: str) -> int:
+def _one(head: TableHead, name: str) -> int:
     if head.columns.count(name) != 1:
         raise RecordingError("columns", f"the column {name} is there {head.columns.count(name)} times; keep one")
     return head.columns.index(name)

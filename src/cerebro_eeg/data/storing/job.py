@@ -22,7 +22,7 @@ RECIPE_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Choices:
+class PrepareChoices:
     """What a user may choose about a preparation; it all goes into ``store.json``."""
 
     mains: float | None = None
@@ -47,12 +47,12 @@ class Job:
 
     folder: Path
     recipe: Recipe
-    choices: Choices
+    choices: PrepareChoices
     seal: bytes | None = None
     """What fingerprints of sources are made with; None: the store has none."""
 
 
-def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
+def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
     """The recipe with what the user has chosen in the place of its own, so that the settings have it."""
     signal, policy = recipe.signal, recipe.policy
     if choices.reference is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
-from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
@@ -107,7 +107,7 @@ def _has_labels_outside(record: StoredRecording) -> bool:
 def prepare(
     recipe: Recipe,
     folder: Path,
-    choices: Choices | None = None,
+    choices: PrepareChoices | None = None,
     *,
     workers: int = 0,
     dask: str | None = None,
@@ -133,7 +133,7 @@ def prepare(
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
-    choices = choices or Choices()
+    choices = choices or PrepareChoices()
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.storing.records import Entry, split_line
+from cerebro_eeg.data.storing.records import ShardLine, split_line
 from cerebro_eeg.errors import StoreBusyError, StoreError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")
@@ -26,7 +26,7 @@ class Shard:
     """What is committed in a shard: its lines, and how many bytes of each of its files that is."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardLine, ...]
     line_bytes: int
     payload_bytes: int
 
@@ -42,7 +42,7 @@ def read_shard(folder: Path, name: str) -> Shard:
     """Everything that is committed in a shard; a StoreError names the line where something is wrong."""
     data = (folder / f"{name}.jsonl").read_bytes()  # before the size of the .bin: a writer may add to both meanwhile
     lines = data.split(b"\n")[:-1]
-    entries: list[Entry] = []
+    entries: list[ShardLine] = []
     line_bytes = payload_bytes = 0
     for number, line in enumerate(lines, 1):
         entry = split_line(line)
