@@ -472,7 +472,7 @@ def kill_main(pack, folder, seed):
         time.sleep(0.02 * rng.random())
         (os.kill if alone else os.killpg)(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == 0:  # it was done before the blow: begin again, so that all kills are dealt
+        if code == 0:  # on a busy machine it may be done before the kill arrives: start again
             shutil.rmtree(folder)
             folder.mkdir()
             continue
