@@ -28,7 +28,7 @@ from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, StoredSegment
-from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 from openeeg_files import CODES, RECORDS, write_lines, write_pack, write_record

@@ -23,7 +23,7 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.shards import claim
-from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
 from cerebro_eeg.data.storing.workers import finished, run_all

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.data.storing.records import ShardLine, StoredRecording, check, decode
 from cerebro_eeg.data.storing.shards import disk_errors, read_shard, shard_names
-from cerebro_eeg.data.storing.skipped import read_skipped
+from cerebro_eeg.data.storing.skip_log import read_skipped
 from cerebro_eeg.data.storing.store_info import read_info
 from cerebro_eeg.errors import CerebroError, InputError, StoreError
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
-from cerebro_eeg.data.storing.skipped import SkipLog
+from cerebro_eeg.data.storing.skip_log import SkipLog
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError, StoreBusyError, StoreError
