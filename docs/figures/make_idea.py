@@ -20,7 +20,22 @@ ELECTRODES = ("Fp1", "F3", "C3", "P3", "O1")
 PATCHES = 8
 SAMPLES = 40  # drawn points per patch
 QUERY = (2, 4)  # row and column of the token whose attention is shown
-MASKED = {(0, 1), (0, 5), (0, 6), (1, 3), (1, 4), (2, 0), (2, 4), (2, 7), (3, 1), (3, 2), (3, 6), (4, 0), (4, 3), (4, 5)}
+MASKED = {
+    (0, 1),
+    (0, 5),
+    (0, 6),
+    (1, 3),
+    (1, 4),
+    (2, 0),
+    (2, 4),
+    (2, 7),
+    (3, 1),
+    (3, 2),
+    (3, 6),
+    (4, 0),
+    (4, 3),
+    (4, 5),
+}
 MASKED |= {(0, 3), (1, 0), (1, 7), (2, 2), (3, 4), (4, 7)}  # 20 of 40: half of the patches
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -146,7 +161,9 @@ def draw(path: Path) -> None:
         second, third = (left + place * (width + gap) + width / 2 for place in (1, 2))
         arrow((third, 0.115), (second, 0.115), "#666666", linewidth=1.5, mutation_scale=14)
         middle = (second + third) / 2
-        figure.text(middle, 0.075, "repeated, 8 to 12 layers in all", ha="center", va="top", fontsize=10, color="#555555")
+        figure.text(
+            middle, 0.075, "repeated, 8 to 12 layers in all", ha="center", va="top", fontsize=10, color="#555555"
+        )
         kind = path.suffix.removeprefix(".")
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(path, format=kind, metadata=metadata, facecolor="white")
