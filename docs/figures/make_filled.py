@@ -2,10 +2,10 @@
 
     python docs/figures/make_filled.py PACK WORK [OUTPUT]
 
-PACK is a copy of the open-EEG pack, WORK an empty folder for the store and the run. The script prepares the recordings
-of one data set, trains the preset ``tiny`` on its training subjects and draws one window of a validation subject. A rule
-chooses that window, not its looks: the middle of the first validation recording. The masks have a fixed seed. The script
-also prints the masked error of the run beside three baselines, on windows of all validation subjects.
+PACK is a copy of the open-EEG pack, WORK an empty folder for the store and the run. The script prepares one data set,
+trains the preset ``tiny`` on its training subjects and draws one window of a validation subject. A rule chooses that
+window, not its looks: the middle of the first validation recording. The masks have a fixed seed. The script also prints
+the masked error of the run beside three baselines, on windows of all validation subjects.
 """
 
 import csv
