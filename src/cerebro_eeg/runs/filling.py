@@ -16,7 +16,8 @@ from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Step
-from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masks import choose_masked
 from cerebro_eeg.model.patches import make_patches
 from cerebro_eeg.runs.baselines import Montage
 from cerebro_eeg.runs.pretraining import Sources, mask_noise

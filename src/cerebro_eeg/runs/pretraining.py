@@ -17,7 +17,8 @@ from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts
+from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
+from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.runs.seen import name_windows, note_seen, read_alone, read_steps
 from cerebro_eeg.train import draws
 from cerebro_eeg.train.distributed import World
