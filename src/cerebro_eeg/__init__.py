@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
-    from cerebro_eeg.runs.inference import embed, predict
+    from cerebro_eeg.runs.embed import embed
+    from cerebro_eeg.runs.predict import predict
 
 __version__ = "0.1.0"
 
@@ -45,9 +46,9 @@ _HOMES = {
     "ObjectiveConfig": "cerebro_eeg.config",
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
-    "embed": "cerebro_eeg.runs.inference",
+    "embed": "cerebro_eeg.runs.embed",
     "match": "cerebro_eeg.channels.match",
-    "predict": "cerebro_eeg.runs.inference",
+    "predict": "cerebro_eeg.runs.predict",
     "preset": "cerebro_eeg.config",
 }
 

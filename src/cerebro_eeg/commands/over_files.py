@@ -9,7 +9,7 @@ from cerebro_eeg.errors import ChannelError, InputError, RecordingError
 from cerebro_eeg.progress import Progress, counted, in_bytes, time_left
 
 if TYPE_CHECKING:
-    from cerebro_eeg.runs.inputs import Input
+    from cerebro_eeg.runs.predict import Input
 
 
 @dataclass(frozen=True)
