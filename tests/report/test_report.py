@@ -23,8 +23,7 @@ from cerebro_eeg.report.picture import drawing
 from cerebro_eeg.report.provenance import command
 from cerebro_eeg.report.run_report import report_finetune, report_pretrain, write_report
 from cerebro_eeg.runs import finetune, pretrain, scoring
-from cerebro_eeg.runs.examples import Example
-from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors
+from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors, Example
 from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store

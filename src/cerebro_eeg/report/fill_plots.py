@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.report.head_plot import draw_heads, place
 from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE
-from cerebro_eeg.runs.baselines import hidden_series, to_series
-from cerebro_eeg.runs.examples import Example
-from cerebro_eeg.runs.filling import spread
-from cerebro_eeg.runs.reconstruction import RIVALS, BandErrors, ChannelErrors, Errors
+from cerebro_eeg.runs.baselines import hidden_series, spread, to_series
+from cerebro_eeg.runs.reconstruction import RIVALS, BandErrors, ChannelErrors, Errors, Example
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
