@@ -16,7 +16,7 @@ from cerebro_eeg.data.filtering.filters import filtered
 from cerebro_eeg.data.filtering.plan import plan_filters
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError, StoreError
-from cerebro_eeg.report.signal_plot import excerpt
+from cerebro_eeg.report.recording import excerpt
 from edf_files import File, Notes, Wave, tal, timekeeping
 
 RATE, RECORDS = 200, 60

@@ -16,12 +16,14 @@ import pytest
 from cerebro_eeg.channels.electrodes import POSITIONS
 from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
-from cerebro_eeg.report import curve_plots, fill_plots, finetune_report, score_plots
-from cerebro_eeg.report.head_plot import place
-from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, preformatted, table
-from cerebro_eeg.report.picture import drawing
-from cerebro_eeg.report.provenance import command
-from cerebro_eeg.report.run_report import report_finetune, report_pretrain, write_report
+from cerebro_eeg.report import figures
+from cerebro_eeg.report import finetune as finetune_report
+from cerebro_eeg.report import finetune as score_plots
+from cerebro_eeg.report import pretrain as fill_plots
+from cerebro_eeg.report.figures import drawing, place
+from cerebro_eeg.report.finetune import report_finetune
+from cerebro_eeg.report.page import command, facts, figure, folded, heading, page, paragraph, preformatted, table
+from cerebro_eeg.report.pretrain import report_pretrain
 from cerebro_eeg.runs import finetune, pretrain, scoring
 from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors, Example
 from cerebro_eeg.runs.settings import Engine, choose
@@ -146,7 +148,7 @@ def test_without_the_store_there_are_numbers_but_no_signals(made, copy):
 def test_without_anything_there_are_still_curves(copy):
     for name in ("reconstruction.json", "model.safetensors", "report.html"):
         (copy / name).unlink()
-    found = Page(write_report(copy))
+    found = Page(report_pretrain(copy))
     assert len(found.links) == 1
     assert "The stores were not at hand" in found.text
 
@@ -166,7 +168,7 @@ def test_other_stores_are_refused(made, copy, tmp_path):
     with pytest.raises(InputError, match="not those that the run was trained on"):
         report_pretrain(copy, [tmp_path / "other"])
     with pytest.raises(CerebroError, match="one training of a run"):
-        write_report(made / "finetune" / "seed-0")
+        report_finetune(made / "finetune" / "seed-0")
 
 
 def test_a_store_without_validation_says_so(tmp_path):
@@ -235,7 +237,7 @@ def test_a_fine_tuning_has_the_scores_of_its_seeds(made):
 def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     run = shutil.copytree(made / "finetune", tmp_path / "run")
     scoring.evaluate(run, made / "store", device="cpu", resamples=100)
-    found = Page(write_report(run))
+    found = Page(report_finetune(run))
     record = json.loads((run / "test.json").read_text())
     mean = record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["mean"]
     assert f"{mean:.3f}" in found.text
@@ -246,14 +248,14 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     sensitivity = record["first"]["summary"]["at_threshold"]["levels"]["window"]["values"]["sensitivity"]
     assert f"sensitivity {sensitivity['mean']:.3f}" in found.text
     (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
-    assert "scored 3 times; the numbers are of the first time" in Page(write_report(run)).text
+    assert "scored 3 times; the numbers are of the first time" in Page(report_finetune(run)).text
 
 
 def test_regression_and_folds_have_a_page(made, tmp_path):
     table = FinetuneConfig(batch_size=16, epochs=1, warmup_epochs=0)
     choices = finetune.Choices("level", folds=3, steps=1)
     finetune.finetune(made / "store", tmp_path / "run", Preset(MODEL, finetune=table), choices, ENGINE)
-    text = Page(write_report(tmp_path / "run")).text
+    text = Page(report_finetune(tmp_path / "run")).text
     assert "R2 by window" in text
     assert "in each of 3 folds" in text
     assert "Confusion" not in text
@@ -274,7 +276,7 @@ def test_a_run_of_a_release_without_scores_at_the_threshold_has_a_page(made, tmp
         for one in score["trainings"]:
             del one["scores"]["at_threshold"]
     (run / "test.json").write_text(json.dumps({**record, "format": 1}))
-    assert Page(write_report(run)).text.count("at the threshold chosen on validation (") == 1  # of validation
+    assert Page(report_finetune(run)).text.count("at the threshold chosen on validation (") == 1  # of validation
 
 
 # Plots
@@ -311,7 +313,7 @@ DRAWINGS = {
     "bands": lambda c: fill_plots.draw_bands(c, BANDS),
     "datasets": lambda c: fill_plots.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
     "channels": lambda c: fill_plots.draw_channels(c, CHANNELS),
-    "curves": lambda c: curve_plots.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
+    "curves": lambda c: figures.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
     "confusion": lambda c: score_plots.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
     "calibration": lambda c: score_plots.draw_calibration(c, {"seed 0": CALIBRATION}),
     "subjects": lambda c: score_plots.draw_subjects(c, SUBJECTS, "accuracy"),
@@ -355,13 +357,13 @@ def test_a_head_with_few_electrodes(tmp_path, channels):
 
 
 def test_a_run_without_a_step_has_a_picture(tmp_path):
-    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": []}, [("validation_auroc", "own")]))
+    pixels(tmp_path, lambda c: figures.draw_curves(c, {"": []}, [("validation_auroc", "own")]))
     broken = [{"step": 1, "loss": None, "lr": 0.0, "norm": 0.0}]
-    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": broken}, []))
+    pixels(tmp_path, lambda c: figures.draw_curves(c, {"": broken}, []))
 
 
 def test_smoothing_keeps_a_straight_line():
     line = np.arange(1000.0)
-    found = curve_plots.smooth(line)
+    found = figures.smooth(line)
     np.testing.assert_allclose(found[20:-20], line[20:-20])
-    assert len(curve_plots.smooth(np.empty(0))) == 0
+    assert len(figures.smooth(np.empty(0))) == 0

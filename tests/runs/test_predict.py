@@ -24,7 +24,7 @@ from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.report.prediction_plot import Envelope
+from cerebro_eeg.report.recording import Envelope
 from cerebro_eeg.runs import predict as runs_predict
 from cerebro_eeg.runs.decisions import Prediction, Span, find_spans, write_edf_annotations
 from cerebro_eeg.runs.electrodes import electrode_ids

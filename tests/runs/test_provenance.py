@@ -13,7 +13,7 @@ from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError, StoreError
 from cerebro_eeg.fast import attention
-from cerebro_eeg.report.run_report import report_finetune
+from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.runs import finetune, pretrain, scoring
 from cerebro_eeg.runs.engine import changes
 from cerebro_eeg.runs.folder import RunFolder

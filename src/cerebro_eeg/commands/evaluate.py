@@ -129,7 +129,7 @@ def evaluate(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
     from cerebro_eeg.errors import ConfigError
-    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import scoring
     from cerebro_eeg.train.distributed import choose_threads
 

@@ -132,7 +132,7 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import finetune as runs
     from cerebro_eeg.runs.folder import RunFolder
     from cerebro_eeg.scores.tables import positive_of

@@ -240,7 +240,7 @@ def info_recording(
     from cerebro_eeg.data.reading.edf import late_faults
 
     if plot is not None:
-        from cerebro_eeg.report.picture import check_picture
+        from cerebro_eeg.report.figures import check_picture
 
         check_picture(plot)
         if not 0 < seconds <= LONGEST:
@@ -263,7 +263,7 @@ def info_recording(
     stretches = finite_runs(recording) if missing else recording.segments
     verdicts = [bad(channel, Thresholds()) for channel in measured]
     if plot is not None:
-        from cerebro_eeg.report.signal_plot import plot_signal
+        from cerebro_eeg.report.recording import plot_signal
 
         if plan is None:
             raise InputError(f"no picture can be made: {refused}")

@@ -247,7 +247,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
     from cerebro_eeg.data.storing.store import Store
 
     if plot is not None:
-        from cerebro_eeg.report.picture import check_picture
+        from cerebro_eeg.report.figures import check_picture
 
         check_picture(plot)
     store = Store(folder)
@@ -255,7 +255,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
     # Drop labels and events, of which there may be very many; windows are found from the store itself.
     records = [replace(labelled.add(record), labels={}, events=()) for record in store.recordings]
     if plot is not None:
-        from cerebro_eeg.report.store_plot import plot_store
+        from cerebro_eeg.report.store import plot_store
 
         plot_store(store, plot)
     short = [(s.stop - s.start) / r.sfreq for r in records for s in r.segments if s.short]

@@ -108,8 +108,8 @@ def predict(
 
     _check_out(out)
     if plot:
-        from cerebro_eeg.report.picture import check_picture
-        from cerebro_eeg.report.prediction_plot import Envelope, plot_prediction
+        from cerebro_eeg.report.figures import check_picture
+        from cerebro_eeg.report.recording import Envelope, plot_prediction
 
         check_picture(out / "picture.png")
     choose_threads(threads)
