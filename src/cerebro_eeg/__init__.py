@@ -1,6 +1,6 @@
 """CEReBrO, a compact EEG foundation model with alternating attention.
 
-The public names load with their first use, so that ``import cerebro_eeg`` and ``cerebro-eeg --help`` load no torch.
+The public names load at their first use, so ``import cerebro_eeg`` and ``cerebro-eeg --help`` do not load torch.
 """
 
 from importlib import import_module
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # the next use finds it without asking here
+    globals()[name] = value  # the next use does not come here
     return value
 
 

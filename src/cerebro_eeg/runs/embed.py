@@ -16,7 +16,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast.cpu import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.runs.predict import (
-    Progress,
+    OnProgress,
     Reader,
     RecordingWindows,
     compute,
@@ -78,7 +78,7 @@ def embed(
 
 
 def embed_windows(
-    reader: Reader, signal: Signal, level: Level, layer: int | None, progress: Progress = lambda seconds, of: None
+    reader: Reader, signal: Signal, level: Level, layer: int | None, progress: OnProgress = lambda seconds, of: None
 ) -> Iterator[tuple[RecordingWindows, NDArray[np.float32]]]:
     """Yield windows with their features, some at a time."""
     check_level(reader.config, level, layer)

@@ -47,7 +47,7 @@ BATCH = 64
 """The most windows that are computed at once."""
 BATCH_BYTES = 256 << 20
 """About the most memory that the activations of these windows may take."""
-Progress = Callable[[float, float], None]
+OnProgress = Callable[[float, float], None]
 """A function that is called with the seconds of a recording that are done, and its length in seconds."""
 Watch = Callable[[Signal, Piece], None]
 """A function that is called with every block of filtered samples, for example to draw them."""
@@ -320,7 +320,7 @@ def compute(
     reader: Reader,
     signal: Signal,
     read: Callable[[Cerebro, Batch], Tensor],
-    progress: Progress = lambda seconds, of: None,
+    progress: OnProgress = lambda seconds, of: None,
     watch: Watch | None = None,
 ) -> Iterator[tuple[RecordingWindows, NDArray[np.float32]]]:
     """Yield windows with the output of ``read`` for them, some at a time; a recording without a window is an error."""
@@ -381,7 +381,7 @@ def predict(
 
 
 def predict_recording(
-    reader: Reader, source: "Source", *, progress: Progress = lambda seconds, of: None, watch: Watch | None = None
+    reader: Reader, source: "Source", *, progress: OnProgress = lambda seconds, of: None, watch: Watch | None = None
 ) -> Prediction:
     """Do ``predict`` with a reader that was made before."""
     head = check_head(reader.model)
