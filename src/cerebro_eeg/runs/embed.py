@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import ModelConfig
-from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast.cpu import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
@@ -24,7 +23,7 @@ from cerebro_eeg.runs.predict import (
     make_reader,
     warn_random,
 )
-from cerebro_eeg.runs.settings import Handling, TooMany, Unknown, Untrained
+from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def embed(
     unknown: Unknown = "error",
     untrained: Untrained = "error",
     too_many: TooMany = "error",
-    quality: Policy = "keep",
+    quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
 ) -> Embedding:

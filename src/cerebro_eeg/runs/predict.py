@@ -28,7 +28,6 @@ from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
-from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
 from cerebro_eeg.fast.cpu import packed
@@ -36,7 +35,7 @@ from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
-from cerebro_eeg.runs.settings import Handling, TooMany, Unknown, Untrained
+from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Piece, Signal, open_signal
 from cerebro_eeg.train.loop import evaluating
 
@@ -363,7 +362,7 @@ def predict(
     unknown: Unknown = "error",
     untrained: Untrained = "error",
     too_many: TooMany = "error",
-    quality: Policy = "keep",
+    quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
 ) -> Prediction:
