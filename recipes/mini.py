@@ -12,7 +12,7 @@ from typing import Any
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.simulation.corpus import split_of
 from cerebro_eeg.data.simulation.head import Montage
-from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
+from cerebro_eeg.data.simulation.recording import LABELS, Simulated, SimulatedTask, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store_info import create_store
@@ -31,7 +31,7 @@ WARNING = "These numbers say that the recipe runs, and nothing else; they compar
 class StandIn:
     """A simulated corpus of the same kind as a real one: rate, windows, classes or values, splits or folds."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[SimulatedTask, ...]
     """What the people do, in a recording each."""
     classes: Mapping[str, str]
     """From simulated events to classes."""
@@ -98,7 +98,9 @@ def simulate_store(folder: Path, corpus: str, task: str, place: int) -> str:
     return f"{corpus}: {chosen.subjects} people, {len(CHANNELS)} channels at {chosen.rate} Hz, {what}"
 
 
-def _write(writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: Task, number: int, person: int) -> None:
+def _write(
+    writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: SimulatedTask, number: int, person: int
+) -> None:
     montage = Montage(CHANNELS, "linked ears", chosen.rate)
     id = f"{corpus}-{number}-{doing}"
     if id in writer.ids:  # the store is there from an earlier call
@@ -116,7 +118,7 @@ def _write(writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: 
         )
 
 
-def _intervals(chosen: StandIn, doing: Task, made: Simulated, split: str) -> Iterator[Interval]:
+def _intervals(chosen: StandIn, doing: SimulatedTask, made: Simulated, split: str) -> Iterator[Interval]:
     for event in made.events if chosen.classes else ():
         if event.name in LABELS[doing]:
             yield Interval(event.onset, event.onset + event.duration, split, chosen.classes[event.name])

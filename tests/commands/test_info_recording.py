@@ -13,7 +13,7 @@ from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_recording import _two_digits, info_recording
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.filters import filtered
-from cerebro_eeg.data.filtering.plan import plan_filters
+from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError, StoreError
 from cerebro_eeg.report.recording import excerpt
@@ -179,12 +179,12 @@ def test_the_excerpt_is_what_prepare_would_store(begin, gap):
     """Against filtering all of it; a second segment begins at 60 s, behind a gap or without one."""
     segments = (Segment(0, 12_000, 0.0), Segment(12_000, 24_000, 60.0 + gap)) if gap else None
     recording = made(segments=segments)
-    plan = plan_filters(200.0, SignalConfig(), 50.0)
+    prepared = preprocess(recording, SignalConfig(), mains=50.0)
     whole = {}
     for block in filtered(recording, SignalConfig(), 50.0):
         for place, row in enumerate(block.signal):
             whole[round((block.onset + (block.start + place) / 256) * 256)] = row
-    pieces = excerpt(recording, plan, begin, 10.0)
+    pieces = excerpt(prepared, begin, 10.0)
     times = np.concatenate([times for times, _ in pieces])
     expected = [k for k in sorted(whole) if begin * 256 - 1e-6 <= k <= (begin + 10) * 256 + 1e-6]
     assert [round(t * 256) for t in times] == expected

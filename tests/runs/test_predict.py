@@ -18,8 +18,8 @@ from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.filtering import filters, quality
-from cerebro_eeg.data.simulation.edf_writer import write_edf
-from cerebro_eeg.data.storing.job import Choices
+from cerebro_eeg.data.reading.edf_writer import write_edf
+from cerebro_eeg.data.storing.job import PrepareChoices
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
@@ -96,7 +96,7 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model", trained=("Fp1", "Cz", "O2", "A1", "A2"), **config))
     rate = model.config.signal.sfreq
     recipe = dataclasses.replace(make_recipe("folder", tmp_path / "files", {}), signal=model.config.signal)
-    prepare(recipe, tmp_path / "store", Choices(), workers=0)
+    prepare(recipe, tmp_path / "store", PrepareChoices(), workers=0)
     store = Store(tmp_path / "store")
     windows = find_windows(store, seconds=512 / rate, stride=stride)
     ids = electrode_ids(model.training_record.electrode_windows, "drop")
@@ -323,7 +323,9 @@ def test_spans_of_any_prediction_cover_its_windows_once():
 
 
 def test_edf_annotations_are_read_by_three_other_readers(tmp_path):
-    spans = [Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)]  # several records
+    spans = [
+        Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)
+    ]  # more than one record should hold
     write_edf_annotations(tmp_path / "a.edf", spans)
     wanted = [(s.onset, s.duration, s.name) for s in spans]
     assert [(a.onset, a.duration, a.text) for a in edfio.read_edf(tmp_path / "a.edf").annotations] == wanted
@@ -435,7 +437,7 @@ def test_a_reader_that_breaks_is_a_bad_file_but_a_model_that_breaks_is_a_bug(tmp
     model = str(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf")
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro_eeg.runs.signals.run", lambda *_: broken())
+        patch.setattr("cerebro_eeg.data.preprocess.run", lambda *_: broken())
         result = predict(model, (file,), out=tmp_path / "out")
     assert [failure.code for failure in result.failures] == ["reader_zerodivisionerror"]
     with monkeypatch.context() as patch:

@@ -120,12 +120,12 @@ def _turns(
     with (
         ThreadPoolExecutor(threads) as pool,
         Loader(sources, threads=threads) as loader,
-        Loader(sources, threads=threads, apart=True) as apart,
+        Loader(sources, threads=threads, processes=True) as processes,
     ):
         forms = {
             "preadv": lambda: bare(pool, threads, listed),
             "Loader": lambda: deque(loader.stream(steps), maxlen=0),
-            "Loader, processes": lambda: deque(apart.stream(steps), maxlen=0),
+            "Loader, processes": lambda: deque(processes.stream(steps), maxlen=0),
         }
         return take_turns(forms, options.rounds, on_host, warm=1)
 

@@ -16,8 +16,8 @@ from cerebro_eeg.bench.options import Prepare
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
 from cerebro_eeg.channels.match import VOCABULARY, match
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.filters import filtered
-from cerebro_eeg.data.filtering.half import to_half
+from cerebro_eeg.data.filtering.quality import Thresholds
+from cerebro_eeg.data.preprocess import CheckedRecording, plan_recording
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 from cerebro_eeg.errors import ConfigError
 
@@ -94,10 +94,16 @@ def ours(recording: Recording) -> Call:
     held = Recording(recording.sfreq, recording.match, recording.segments, lambda start, stop: whole[start:stop])
 
     def call() -> None:
-        for block in filtered(held, SignalConfig(), MAINS):
-            to_half(block.signal)
+        stream(held)
 
     return call
+
+
+def stream(recording: Recording) -> None:
+    """Filter a recording to half precision in blocks, as prepare does after the quality check."""
+    checked = CheckedRecording(recording, recording, Thresholds(), (), (), MAINS)
+    for _ in plan_recording(checked, SignalConfig()).pieces():
+        pass
 
 
 def mne_rival(recording: Recording, method: str) -> Call:
@@ -137,6 +143,5 @@ def streamed(channels: int, sfreq: float, hours: float) -> float:
     """Peak of the process in MiB after filtering so many hours, made as they are read."""
     import resource  # not on Windows
 
-    for block in filtered(made(channels, sfreq, round(hours * 3600 * sfreq)), SignalConfig(), MAINS):
-        to_half(block.signal)
+    stream(made(channels, sfreq, round(hours * 3600 * sfreq)))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)

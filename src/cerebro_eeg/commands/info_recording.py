@@ -233,11 +233,8 @@ def info_recording(
     """
     from cerebro_eeg.config import SignalConfig
     from cerebro_eeg.data.filtering.filters import finite_runs
-    from cerebro_eeg.data.filtering.plan import estimate_mains, plan_filters
-    from cerebro_eeg.data.filtering.quality import Thresholds, measure
-    from cerebro_eeg.data.filtering.quality import faults as bad
+    from cerebro_eeg.data.preprocess import check_recording, plan_recording
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
-    from cerebro_eeg.data.reading.edf import late_faults
 
     if plot is not None:
         from cerebro_eeg.report.figures import check_picture
@@ -248,26 +245,23 @@ def info_recording(
     recording, refused = _open(source, unknown, unit)
     if not recording.samples:
         raise InputError("the recording has no samples; give one that has some")
-    measured = measure(
-        recording, Thresholds()
-    )  # first, because some faults of EDF files are known only after all samples were read
-    faults = [*recording.faults, *late_faults(recording)]
+    checked = check_recording(recording)
+    faults, measured, verdicts = [*checked.faults], checked.quality, checked.channel_faults
     if not any(fault.code == "amplitude" for fault in faults):
         faults += amplitude_faults(recording)
-    mains, plan = estimate_mains(recording), None
+    prepared = None
     try:
-        plan = plan_filters(recording.sfreq, SignalConfig(), mains)
+        prepared = plan_recording(checked, SignalConfig())
     except RecordingError as error:
         refused = refused or str(error)
     missing = any(channel.missing for channel in measured)
     stretches = finite_runs(recording) if missing else recording.segments
-    verdicts = [bad(channel, Thresholds()) for channel in measured]
     if plot is not None:
         from cerebro_eeg.report.recording import plot_signal
 
-        if plan is None:
+        if prepared is None:
             raise InputError(f"no picture can be made: {refused}")
-        plot_signal(recording, plan, stretches, verdicts, plot, start=start, seconds=seconds)
+        plot_signal(prepared, stretches, verdicts, plot, start=start, seconds=seconds)
     names = Counter(event.name for event in recording.events)
     columns = {index: column for column, index in enumerate(recording.match.index)}
     name, tested = _format(source)
@@ -296,7 +290,9 @@ def info_recording(
         event_names=len(names),
         events_by_name=dict(names.most_common()) if show_events else None,
         faults=tuple((fault.code, fault.note) for fault in faults),
-        plan=None if plan is None else _plan(plan, mains, [s.stop - s.start for s in stretches], len(columns)),
+        plan=None
+        if prepared is None
+        else _plan(prepared.plan, checked.mains, [s.stop - s.start for s in stretches], len(columns)),
         refused=refused,
         plot=None if plot is None else str(plot),
     )
@@ -377,7 +373,3 @@ def _plan(plan: "FilterPlan", mains: float | None, lengths: Sequence[int], chann
         filter_seconds=plan.length / plan.rate,
         bytes=2 * channels * sum(map(plan.count, lengths)),
     )
-
-
-if TYPE_CHECKING:
-    pass

@@ -13,7 +13,7 @@ from cerebro_eeg.errors import CerebroError
 from cerebro_eeg.progress import counted
 
 if TYPE_CHECKING:
-    from cerebro_eeg.data.batching.window_labels import Labels
+    from cerebro_eeg.data.batching.window_labels import LabelRule
     from cerebro_eeg.data.storing.records import StoredRecording
     from cerebro_eeg.data.storing.store import Store
 
@@ -324,11 +324,11 @@ class _Labelled:
 
     def add(self, record: "StoredRecording") -> "StoredRecording":
         """Add the labels of a recording, and return it."""
-        from cerebro_eeg.data.batching.window_labels import Run, pieces
+        from cerebro_eeg.data.batching.window_labels import LabelRun, pieces
 
         for task, intervals in record.labels.items():
             for interval in intervals:
-                run = Run(0, interval.start, interval.stop, (interval,))
+                run = LabelRun(0, interval.start, interval.stop, (interval,))
                 samples = sum(piece.stop - piece.start for piece in pieces(record, run))
                 self.seconds[task, interval.split or ""] += samples / record.sfreq
             for split in {interval.split or "" for interval in intervals}:
@@ -353,7 +353,7 @@ def _task(store: "Store", labelled: _Labelled, name: str, declared: dict[str, An
     stride = float(declared["stride"]) if declared else SECONDS
     classes = tuple(declared["names"]) if declared else ()
     kind = str(declared["kind"]) if declared else "none"
-    way: Labels = declared.get("labels", "interval") if declared else "interval"
+    way: LabelRule = declared.get("labels", "interval") if declared else "interval"
     splits, found, problem = {}, {}, None
     for split in sorted((split for task, split in labelled.recordings if task == name), key=_split_order):
         counted: dict[str, int] = {}
@@ -415,7 +415,3 @@ def _is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-if TYPE_CHECKING:
-    pass

@@ -195,13 +195,13 @@ def prepare(
     """
     from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
-    from cerebro_eeg.data.storing.job import Choices
+    from cerebro_eeg.data.storing.job import PrepareChoices
 
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
         raise ConfigError(f"mains is {mains:g}; expected a frequency in Hz, such as 50 or 60")
-    choices = Choices(
+    choices = PrepareChoices(
         mains=mains,
         quality=quality,
         reference=reference,

@@ -6,15 +6,15 @@ envelope is collected while the recording is read, so 24 hours need no more memo
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.filtering.filters import run
+from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan, reach
+from cerebro_eeg.data.preprocess import Preprocessed
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.report.figures import (
@@ -33,7 +33,7 @@ from cerebro_eeg.report.figures import (
     write_in_panel,
 )
 from cerebro_eeg.runs.decisions import HALF, Prediction
-from cerebro_eeg.runs.signals import Piece, Signal
+from cerebro_eeg.runs.signals import Signal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +49,7 @@ Excerpt = tuple[NDArray[np.float64], Samples]
 
 
 def plot_signal(
-    recording: Recording,
-    plan: FilterPlan,
+    prepared: Preprocessed,
     stretches: Sequence[Segment],
     faults: Sequence[Sequence[str]],
     path: Path,
@@ -59,9 +58,10 @@ def plot_signal(
     seconds: float,
 ) -> None:
     """Draw ``seconds`` from ``start`` (None: the middle of the longest stretch); ``faults`` are those per channel."""
+    recording, plan = prepared.recording, prepared.plan
     begin = _middle(recording, stretches, seconds) if start is None else start
     end = stretches[-1].onset + (stretches[-1].stop - stretches[-1].start) / recording.sfreq if stretches else 0.0
-    pieces = excerpt(recording, plan, begin, seconds)
+    pieces = excerpt(prepared, begin, seconds)
     if not pieces:
         raise InputError(
             f"there is no signal from {begin:g} to {begin + seconds:g} s; the recording goes from 0 to {end:.1f} s, "
@@ -75,14 +75,15 @@ def plot_signal(
         _draw_spectra(figure.add_subplot(grid[1, 1]), recording, plan, stretches, faults)
 
 
-def excerpt(recording: Recording, plan: FilterPlan, begin: float, seconds: float) -> list[Excerpt]:
+def excerpt(prepared: Preprocessed, begin: float, seconds: float) -> list[Excerpt]:
     """Return the filtered signal of some seconds, in pieces without a gap, as prepare would store it.
 
     The filters also read the samples around it, as far as they reach, so it equals a part of the filtered whole.
     """
+    plan = prepared.plan
     around = (reach(plan) + 1) / plan.rate
     near = []
-    for segment in recording.segments:
+    for segment in prepared.recording.segments:
         first = max(0, int((begin - around - segment.onset) * plan.rate))
         last = min(segment.stop - segment.start, int((begin + seconds + around - segment.onset) * plan.rate) + 1)
         first -= first % plan.down  # whole periods of the resampling, so that samples lie where prepare puts them
@@ -90,7 +91,7 @@ def excerpt(recording: Recording, plan: FilterPlan, begin: float, seconds: float
             onset = segment.onset + first / plan.rate
             near.append(Segment(segment.start + first, segment.start + last, onset))
     found: dict[int, list[Excerpt]] = {}
-    for block in run(replace(recording, segments=tuple(near)), plan):
+    for block in prepared.blocks(near):
         times = block.onset + (block.start + np.arange(len(block.signal))) / plan.new_rate
         inside = (times >= begin) & (times <= begin + seconds)
         if inside.any():
@@ -232,7 +233,7 @@ class Envelope:
         self.end = 0.0
         self._columns: list[int] = []
 
-    def watch(self, signal: Signal, piece: Piece) -> None:
+    def watch(self, signal: Signal, piece: FilteredPiece) -> None:
         """Add a block of filtered samples."""
         if not self.names:
             count = min(_CHANNELS, len(signal.names))

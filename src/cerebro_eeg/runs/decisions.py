@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 HALF = 0.5
 """The threshold when none was chosen."""
-_RECORD = 30_000  # bytes of annotations in one EDF+ record; the specification asks for less than 61,440
 _EVENT_COLUMNS = {
     "onset": {"Description": "Start of the span, from the start of the recording", "Units": "s"},
     "duration": {"Description": "Length of the span", "Units": "s"},
@@ -238,35 +237,17 @@ def write_bids(path: Path, spans: Sequence[Span]) -> None:
 
 
 def write_edf_annotations(path: Path, spans: Sequence[Span]) -> None:
-    """Write an EDF+ file with the spans as annotations and no signal.
+    """Write an EDF+ file with the spans as annotations and no signal."""
+    from cerebro_eeg.data.reading.edf_writer import write_annotations
+    from cerebro_eeg.data.reading.recording import Event
 
-    edfio could write it as well, but it puts all annotations into one record, however long that becomes.
-    """
-    records, size = [b"+0\x14\x14\0"], 0
-    for span in spans:
-        text = " ".join("".join(c if c.isprintable() else " " for c in span.name).split())
-        note = f"+{_decimal(span.onset)}\x15{_decimal(span.duration)}\x14{text}\x14\0".encode()
-        if len(records[-1]) + len(note) > _RECORD:
-            records.append(b"+0\x14\x14\0")
-        records[-1] += note
-        size = max(size, len(records[-1]))
-    size = max(size, len(records[0]))
-    size += size % 2
-    fields: list[tuple[int, object]] = [
-        (8, 0), (80, "X X X X"), (80, "Startdate X X X X"), (8, "01.01.85"), (8, "00.00.00"), (8, 512), (44, "EDF+C"),
-        (8, len(records)), (8, 0), (4, 1),
-        (16, "EDF Annotations"), (80, ""), (8, ""), (8, -1), (8, 1), (8, -32768), (8, 32767), (80, ""), (8, size // 2),
-        (32, ""),
-    ]  # fmt: skip
-    header = b"".join(str(value).encode("ascii").ljust(width) for width, value in fields)
-    with replacing(path) as temporary:
-        temporary.write_bytes(header + b"".join(record.ljust(size, b"\0") for record in records))
+    words = ["".join(c if c.isprintable() else " " for c in span.name).split() for span in spans]
+    write_annotations(
+        path,
+        [Event(span.onset, span.duration, " ".join(text)) for span, text in zip(spans, words, strict=True)],
+    )
 
 
 def _column(kind: str, name: str) -> str:
     """Return the title of the column of a class or target."""
     return f"{'probability' if kind == 'classification' else 'value'} {name}"
-
-
-def _decimal(seconds: float) -> str:
-    return f"{seconds:.6f}".rstrip("0").rstrip(".")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cerebro_eeg.config import HeadConfig, Preset
 from cerebro_eeg.data.batching.loader import Loader
 from cerebro_eeg.data.batching.order import Order
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
@@ -54,7 +54,7 @@ class Choices:
     """All classes weigh the same."""
     seconds: float | None = None
     stride: float | None = None
-    labels: Labels | None = None
+    labels: LabelRule | None = None
     patience: int = 10
     """Epochs without a better validation score after which training stops."""
     steps: int | None = None
@@ -272,7 +272,7 @@ def _fit(whole: _Whole, one: _One, say: Say, tell: Tell) -> int:
 
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
     cuda = world.device.type == "cuda"
-    with Loader([(store, windows)], threads=engine.readers, apart=cuda, pin=cuda, electrodes=electrodes) as loader:
+    with Loader([(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=electrodes) as loader:
 
         def make_task(pieces: int, dtype: torch.dtype) -> LabelTask:
             return LabelTask(windows, order, loader, table, depth, choices.balanced, seed, world, pieces, dtype)

@@ -28,6 +28,7 @@ from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
+from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
 from cerebro_eeg.fast.cpu import packed
@@ -36,7 +37,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Piece, Signal, open_signal
+from cerebro_eeg.runs.signals import Signal, open_signal
 from cerebro_eeg.train.loop import evaluating
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ BATCH_BYTES = 256 << 20
 """About the most memory that the activations of these windows may take."""
 OnProgress = Callable[[float, float], None]
 """A function that is called with the seconds of a recording that are done, and its length in seconds."""
-Watch = Callable[[Signal, Piece], None]
+Watch = Callable[[Signal, FilteredPiece], None]
 """A function that is called with every block of filtered samples, for example to draw them."""
 _TRAINING = re.compile(r"(seed|fold)-\d+")
 

@@ -147,7 +147,7 @@ def _pretrain(
         return values, False
 
     cuda = world.device.type == "cuda"
-    with Loader(sources, threads=engine.readers, apart=cuda, pin=cuda) as loader:
+    with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
 
         def make_task(pieces: int, dtype: torch.dtype) -> MaskedTask:
             return MaskedTask(sources, order, loader, config, model.objective, choices.seed, world, pieces, dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.data.batching.splits import assert_disjoint, folds
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
@@ -38,10 +38,10 @@ class Cut:
     names: tuple[str, ...]
     seconds: float
     stride: float
-    labels: Labels
+    labels: LabelRule
 
 
-def read_cut(store: Store, task: str, seconds: float | None, stride: float | None, labels: Labels | None) -> Cut:
+def read_cut(store: Store, task: str, seconds: float | None, stride: float | None, labels: LabelRule | None) -> Cut:
     """The task's own length, stride and way of labelling, unless others are asked for."""
     tasks = store.info.settings.get("tasks", {})
     if task not in tasks:

@@ -24,7 +24,7 @@ from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Segment
 from cerebro_eeg.data.storing import privacy, workers
-from cerebro_eeg.data.storing.job import Choices, Job, settings
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, StoredSegment
@@ -177,8 +177,8 @@ def test_labels_segments_and_subjects_survive(pack, whole):
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        (Choices(mains=60.0), "mains is None in the store, 60.0 was asked for"),
-        (Choices(quality="drop"), "quality is 'keep' in the store, 'drop' was asked for"),
+        (PrepareChoices(mains=60.0), "mains is None in the store, 60.0 was asked for"),
+        (PrepareChoices(quality="drop"), "quality is 'keep' in the store, 'drop' was asked for"),
     ],
 )
 def test_other_settings_are_refused_by_name(pack, whole, choices, words):
@@ -211,10 +211,10 @@ def test_wrong_arguments_make_no_store(pack, tmp_path, arguments, words):
 
 def test_settings_do_not_depend_on_the_order_of_a_set(pack, tmp_path):
     recipe = Recipe("x", "", lambda: iter(()), policy=ChannelPolicy(keep={"Fp1", "Cz", "O1", "O2", "Pz"}))
-    made = settings(Job(tmp_path, recipe, Choices()), [])
+    made = settings(Job(tmp_path, recipe, PrepareChoices()), [])
     assert made["channels"]["keep"] == ["Cz", "Fp1", "O1", "O2", "Pz"]
     corpus = openeeg(pack)
-    json.dumps(settings(Job(tmp_path, corpus, Choices()), corpus.find()), allow_nan=False)
+    json.dumps(settings(Job(tmp_path, corpus, PrepareChoices()), corpus.find()), allow_nan=False)
 
 
 def test_two_recordings_of_one_id_are_refused(tmp_path):
@@ -243,11 +243,16 @@ def tcp_like(seed=1):
 @pytest.mark.parametrize(
     ("choices", "channels", "where", "value"),
     [
-        (Choices(), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "as_recorded"),
-        (Choices(reference="average"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "average"),
-        (Choices(reference="linked_ears"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "linked_ears"),
-        (Choices(reference="tcp"), ("Fp1-F7", "F7-T7", "A1-T7"), ("signal", "reference"), "tcp"),
-        (Choices(causal=True), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "filter_phase"), "causal"),
+        (PrepareChoices(), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "as_recorded"),
+        (PrepareChoices(reference="average"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "average"),
+        (
+            PrepareChoices(reference="linked_ears"),
+            ("Fp1", "F7", "T7", "A1", "A2"),
+            ("signal", "reference"),
+            "linked_ears",
+        ),
+        (PrepareChoices(reference="tcp"), ("Fp1-F7", "F7-T7", "A1-T7"), ("signal", "reference"), "tcp"),
+        (PrepareChoices(causal=True), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "filter_phase"), "causal"),
     ],
 )
 def test_references_and_filters_are_chosen_and_recorded(tmp_path, choices, channels, where, value):
@@ -274,7 +279,7 @@ def test_causal_filters_do_not_look_ahead(tmp_path):
     samples = np.zeros((2560, 2), np.float32)
     samples[1280] = 1000.0
     recipe = recipe_of({"one": recording_of(samples, 256.0)})
-    for name, choices in (("zero", Choices()), ("causal", Choices(causal=True))):
+    for name, choices in (("zero", PrepareChoices()), ("causal", PrepareChoices(causal=True))):
         prepare(recipe, tmp_path / name, choices)
         before = np.abs(Store(tmp_path / name).read(0, 0, 1270)).max()
         assert (before > 0.05) == (name == "zero")
@@ -292,10 +297,10 @@ def find_labelled(labels, positions=None):
 @pytest.mark.parametrize(
     ("labels", "choices", "channels"),
     [
-        (["Fp1", "Nose"], Choices(), None),
-        (["Fp1", "Nose"], Choices(unknown="drop"), 1),
-        (["Fp1", "Cz", "O1"], Choices(max_channels=2), None),
-        (["Fp1", "Cz", "O1"], Choices(max_channels=2, too_many="nearest"), 2),
+        (["Fp1", "Nose"], PrepareChoices(), None),
+        (["Fp1", "Nose"], PrepareChoices(unknown="drop"), 1),
+        (["Fp1", "Cz", "O1"], PrepareChoices(max_channels=2), None),
+        (["Fp1", "Cz", "O1"], PrepareChoices(max_channels=2, too_many="nearest"), 2),
     ],
 )
 def test_policies_of_channels_are_chosen_and_recorded(tmp_path, labels, choices, channels):
@@ -306,7 +311,7 @@ def test_policies_of_channels_are_chosen_and_recorded(tmp_path, labels, choices,
     assert recorded["unknown"] == (choices.unknown or "error")
     assert (recorded["max_channels"], recorded["too_many"]) == (choices.max_channels or 64, choices.too_many or "error")
     with pytest.raises(ConfigError, match=r"channels\.max_channels is .*; channels\.unknown is "):
-        prepare(find_labelled(labels), tmp_path, Choices(unknown="nearest", max_channels=3))
+        prepare(find_labelled(labels), tmp_path, PrepareChoices(unknown="nearest", max_channels=3))
 
 
 # Signals
@@ -364,7 +369,7 @@ def flat_and_good():
     ],
 )
 def test_flat_channels(tmp_path, quality, channels, skipped):
-    found = prepare(recipe_of(flat_and_good()), tmp_path, Choices(quality=quality))
+    found = prepare(recipe_of(flat_and_good()), tmp_path, PrepareChoices(quality=quality))
     store = Store(tmp_path)
     assert {record.id: record.channels for record in store.recordings} == channels
     assert found.skipped == skipped

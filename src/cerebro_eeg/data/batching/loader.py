@@ -3,7 +3,7 @@
 Windows of a batch may have different channels. Their blocks (time, channel) lie one behind the other as the store has
 them, one ``pread`` each; nothing is padded, transposed or converted on the CPU. ``lay_out`` makes rows of them where
 the model runs, by one gather. What a step holds depends on the step alone: threads only share the reading, or have
-processes of their own do it (``apart.py``).
+reader processes do it (``reader_pool.py``).
 
 Legend: **B** windows, **R** rows, **T** samples, **K** targets.
 """
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.match import Channel
-from cerebro_eeg.data.batching.apart import Apart
 from cerebro_eeg.data.batching.order import Step
+from cerebro_eeg.data.batching.reader_pool import ReaderPool
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
@@ -92,7 +92,7 @@ class Loader:
     ----------
     sources : stores with their windows, in the order that the steps number them; all windows of one length and rate.
     threads : that read; 0: the caller's own.
-    apart : each thread has a process read, beside a training on a GPU, whose launches need Python's lock.
+    processes : each thread has a reader process read. Use it while a GPU trains, whose launches need Python's lock.
     ahead : steps that are being read while one is used; memory holds so many and two more.
     pin : page-locked memory, from which a GPU copies without waiting.
     electrodes : the ids (channels, 2) of a recording's channels by their names; 0, 0 leaves a channel out. None: those
@@ -104,7 +104,7 @@ class Loader:
         sources: Sequence[tuple[Store, Windows]],
         *,
         threads: int = 4,
-        apart: bool = False,
+        processes: bool = False,
         ahead: int = 2,
         pin: bool = False,
         electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]] | None = None,
@@ -122,7 +122,8 @@ class Loader:
         self._ids = [_ids_of(windows, electrodes or _electrodes) for windows in self._windows]
         files = [store.files for store in self._stores]
         self._first_file = np.cumsum([0, *map(len, files)])
-        self._apart = Apart([file for of_store in files for file in of_store], threads) if apart and threads else None
+        every = [file for of_store in files for file in of_store]
+        self._readers = ReaderPool(every, threads) if processes and threads else None
 
     def read(self, step: Step) -> RawStep:
         """The windows of one step."""
@@ -146,8 +147,8 @@ class Loader:
         """End the threads and processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if self._apart is not None:
-            self._apart.close()
+        if self._readers is not None:
+            self._readers.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -211,14 +212,14 @@ class Loader:
 
     def _fill(self, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> None:
         """Read windows (source, recording, start, channels, end in the buffer), which lie one behind the other."""
-        if self._apart is not None and self._fill_apart(self._apart, flat, jobs):
+        if self._readers is not None and self._fill_elsewhere(self._readers, flat, jobs):
             return
         size, stores = self._samples, self._stores
         for source, recording, start, count, end in jobs.tolist():
             stores[source].read_into(recording, start, start + size, flat[end - size * count : end])
 
-    def _fill_apart(self, apart: Apart, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
-        """The same by another process, if it can."""
+    def _fill_elsewhere(self, readers: ReaderPool, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
+        """Let a reader process read the same windows, if it can."""
         pieces = np.empty((len(jobs), 3), np.int64)
         for number in np.unique(jobs[:, 0]).tolist():
             mine = np.flatnonzero(jobs[:, 0] == number)
@@ -226,7 +227,7 @@ class Loader:
             pieces[mine, 0] += self._first_file[number]
         end = int(jobs[-1, 4])
         into = flat[end - self._samples * int(jobs[:, 3].sum()) : end].view(np.uint8).data
-        return into.nbytes == pieces[:, 2].sum() and apart.read(pieces, into)
+        return into.nbytes == pieces[:, 2].sum() and readers.read(pieces.tobytes(), into)
 
 
 @dataclass(frozen=True)

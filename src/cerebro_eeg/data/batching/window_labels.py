@@ -17,8 +17,8 @@ from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSe
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
 
-Labels = Literal["interval", "majority", "last", "mean"]
-Kind = Literal["classification", "regression", "none"]
+LabelRule = Literal["interval", "majority", "last", "mean"]
+TaskKind = Literal["classification", "regression", "none"]
 _NOISE = 1e-6  # samples: what seconds written as decimals may be off
 
 
@@ -28,13 +28,13 @@ class Asked:
 
     task: str | None
     splits: frozenset[str] | None
-    labels: Labels
-    kind: Kind
+    labels: LabelRule
+    kind: TaskKind
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Run:
+class LabelRun:
     """Labelled time without a break; ``intervals`` in the order of their starts, empty where no task was asked for."""
 
     trial: int
@@ -45,7 +45,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Piece:
+class LabelledPiece:
     """Samples ``start`` to ``stop`` (exclusive) of a recording, in one segment and in one run."""
 
     start: int
@@ -53,26 +53,26 @@ class Piece:
     segment: StoredSegment
 
 
-def read_task(store: Store, task: str | None, split: str | Sequence[str] | None, labels: Labels) -> Asked:
+def read_task(store: Store, task: str | None, split: str | Sequence[str] | None, labels: LabelRule) -> Asked:
     """What was asked for, checked against what the store declares; a task without classes may go undeclared."""
-    if labels not in get_args(Labels):
-        raise ConfigError(f"labels={labels!r} is not a way to label; use one of {', '.join(get_args(Labels))}")
+    if labels not in get_args(LabelRule):
+        raise ConfigError(f"labels={labels!r} is not a way to label; use one of {', '.join(get_args(LabelRule))}")
     splits = None if split is None else frozenset([split] if isinstance(split, str) else split)
     if task is None:
         if splits is not None:
             raise ConfigError("a split was asked for without a task, and splits belong to tasks; name the task")
         return Asked(None, None, "interval", "none", ())
     declared = store.info.settings.get("tasks", {}).get(task)
-    kind: Kind = declared["kind"] if declared else "none"
+    kind: TaskKind = declared["kind"] if declared else "none"
     if (labels == "majority" and kind == "regression") or (labels == "mean" and kind == "classification"):
         raise ConfigError(f"labels={labels!r} does not fit task {task!r}, which is {kind}; use 'interval' or 'last'")
     return Asked(task, splits, labels, kind, tuple(declared["names"]) if declared else ())
 
 
-def runs(record: StoredRecording, asked: Asked) -> Iterator[Run]:
+def runs(record: StoredRecording, asked: Asked) -> Iterator[LabelRun]:
     """Where windows may be cut from."""
     if asked.task is None:
-        yield Run(-1, -math.inf, math.inf, ())
+        yield LabelRun(-1, -math.inf, math.inf, ())
         return
     found = [
         (interval.split or "", interval.start, number, interval)
@@ -81,24 +81,24 @@ def runs(record: StoredRecording, asked: Asked) -> Iterator[Run]:
     ]
     if asked.labels == "interval":
         for _, _, number, interval in found:
-            yield Run(number, interval.start, interval.stop, (interval,))
+            yield LabelRun(number, interval.start, interval.stop, (interval,))
         return
     found.sort(key=lambda entry: entry[:3])
     touching: list[Interval] = []
     stop, first, before = -math.inf, -1, ""
     for split, start, number, interval in found:
         if touching and (split != before or (start - stop) * record.sfreq > 0.5):  # less than half a sample is no gap
-            yield Run(first, touching[0].start, stop, tuple(touching))
+            yield LabelRun(first, touching[0].start, stop, tuple(touching))
             touching = []
         if not touching:
             first, before, stop = number, split, -math.inf
         touching.append(interval)
         stop = max(stop, interval.stop)
     if touching:
-        yield Run(first, touching[0].start, stop, tuple(touching))
+        yield LabelRun(first, touching[0].start, stop, tuple(touching))
 
 
-def pieces(record: StoredRecording, run: Run) -> Iterator[Piece]:
+def pieces(record: StoredRecording, run: LabelRun) -> Iterator[LabelledPiece]:
     """The parts of a run that lie in one segment each."""
     first = max(0, bisect_right(record.segments, run.start, key=lambda segment: segment.onset) - 1)
     for segment in record.segments[first:]:
@@ -110,7 +110,7 @@ def pieces(record: StoredRecording, run: Run) -> Iterator[Piece]:
             end = segment.start + (run.stop - segment.onset) * record.sfreq
             stop = min(stop, math.ceil(end - _NOISE))  # the last sample comes before it
         if start < stop:
-            yield Piece(start, stop, segment)
+            yield LabelledPiece(start, stop, segment)
 
 
 def to_sample(seconds: float, segment: StoredSegment, sfreq: float) -> int:
@@ -119,7 +119,7 @@ def to_sample(seconds: float, segment: StoredSegment, sfreq: float) -> int:
 
 
 def answer(
-    asked: Asked, record: StoredRecording, run: Run, piece: Piece, starts: NDArray[np.int64], size: int
+    asked: Asked, record: StoredRecording, run: LabelRun, piece: LabelledPiece, starts: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
     """Class numbers (-1: none) and, for regression, targets (NaN: none) of the windows with these starts."""
     numbers, no_label = _class_numbers(asked, record, run), np.full(len(starts), -1, np.int64)
@@ -137,7 +137,7 @@ def answer(
     return no_label, targets.astype(np.float32)
 
 
-def _class_numbers(asked: Asked, record: StoredRecording, run: Run) -> NDArray[np.int64]:
+def _class_numbers(asked: Asked, record: StoredRecording, run: LabelRun) -> NDArray[np.int64]:
     classes: dict[str | None, int] = {name: number for number, name in enumerate(asked.names)}
     classes[None] = -1
     for interval in run.intervals:
@@ -149,7 +149,7 @@ def _class_numbers(asked: Asked, record: StoredRecording, run: Run) -> NDArray[n
     return np.array([classes[interval.label] for interval in run.intervals], np.int64)
 
 
-def _values(asked: Asked, record: StoredRecording, run: Run) -> NDArray[np.float64]:
+def _values(asked: Asked, record: StoredRecording, run: LabelRun) -> NDArray[np.float64]:
     width = len(asked.names)
     for interval in run.intervals:
         if interval.values and len(interval.values) != width:
@@ -160,7 +160,7 @@ def _values(asked: Asked, record: StoredRecording, run: Run) -> NDArray[np.float
     return np.array([interval.values or (math.nan,) * width for interval in run.intervals], np.float64)
 
 
-def _edges(record: StoredRecording, run: Run, piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _edges(record: StoredRecording, run: LabelRun, piece: LabelledPiece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First and end sample of every interval of the run within the piece; together they cover it."""
     edges = np.array([(interval.start, interval.stop) for interval in run.intervals])
     exact = (edges - piece.segment.onset) * record.sfreq + 0.5

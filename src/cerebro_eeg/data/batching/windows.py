@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from cerebro_eeg.data.batching.order import mix64
 from cerebro_eeg.data.batching.window_labels import (
     Asked,
-    Labels,
-    Piece,
-    Run,
+    LabelledPiece,
+    LabelRule,
+    LabelRun,
     answer,
     pieces,
     read_task,
@@ -50,7 +50,7 @@ class Facts:
     """Microvolts."""
 
 
-class Found(NamedTuple):
+class WindowArrays(NamedTuple):
     """The arrays that ``windows.Windows`` has, and what they mean there."""
 
     recording: NDArray[np.int32]
@@ -61,9 +61,9 @@ class Found(NamedTuple):
     trial: NDArray[np.int32]
 
 
-def none(targets: int | None) -> Found:
+def none(targets: int | None) -> WindowArrays:
     """No windows; None: of a task without targets."""
-    return Found(
+    return WindowArrays(
         np.empty(0, np.int32),
         np.empty(0, np.int64),
         np.empty(0, np.int64),
@@ -73,10 +73,10 @@ def none(targets: int | None) -> Found:
     )
 
 
-def join(parts: Sequence[Found]) -> Found:
+def join(parts: Sequence[WindowArrays]) -> WindowArrays:
     """One behind the other; at least one, and all with targets or none."""
     targets = [part.target for part in parts if part.target is not None]
-    return Found(
+    return WindowArrays(
         np.concatenate([part.recording for part in parts]),
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.label for part in parts]),
@@ -86,9 +86,9 @@ def join(parts: Sequence[Found]) -> Found:
     )
 
 
-def take(found: Found, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Found:
+def take(found: WindowArrays, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> WindowArrays:
     """Some of them, by a mask or by numbers."""
-    return Found(
+    return WindowArrays(
         found.recording[chosen],
         found.start[chosen],
         found.label[chosen],
@@ -98,7 +98,7 @@ def take(found: Found, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Found
     )
 
 
-def tidy(id: str, parts: Sequence[Found]) -> Found:
+def tidy(id: str, parts: Sequence[WindowArrays]) -> WindowArrays:
     """The windows of one recording by their starts, each once; what overlaps must agree on a window that both have."""
     found = join(parts)
     found = take(found, np.argsort(found.start, kind="stable"))
@@ -163,7 +163,7 @@ class Windows:
 
     def take(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Windows":
         """Some of the windows, by a mask or by numbers."""
-        arrays = Found(self.recording, self.start, self.label, self.target, self.short, self.trial)
+        arrays = WindowArrays(self.recording, self.start, self.label, self.target, self.short, self.trial)
         return replace(self, **take(arrays, chosen)._asdict())
 
     def ids(self, chosen: Sequence[int] | NDArray[np.integer]) -> list[tuple[str, int]]:
@@ -187,7 +187,7 @@ def find_windows(
     task: str | None = None,
     split: str | Sequence[str] | None = None,
     flagged: Literal["keep", "drop"] = "keep",
-    labels: Labels = "interval",
+    labels: LabelRule = "interval",
 ) -> Windows:
     """Every window of ``seconds``, one every ``stride`` seconds (None: side by side).
 
@@ -254,8 +254,8 @@ def find_event_windows(
 
 
 class _Cut(NamedTuple):
-    run: Run
-    piece: Piece
+    run: LabelRun
+    piece: LabelledPiece
     starts: NDArray[np.int64]
     labels: NDArray[np.int64] | None
     """None: what the intervals say."""
@@ -271,7 +271,7 @@ def _collect(store: Store, asked: Asked, seconds: float, flagged: str, cut: _Cut
     subjects: dict[str, int] = {}
     montages: dict[tuple[str, ...], int] = {}
     table: list[tuple[str, int, int, float]] = []
-    found: list[Found] = []
+    found: list[WindowArrays] = []
     rates: set[float] = set()
     tasks: set[str] = set()
     splits: set[str | None] = set()
@@ -312,12 +312,12 @@ def _collect(store: Store, asked: Asked, seconds: float, flagged: str, cut: _Cut
     return Windows(store.info, facts, asked.task, asked.names, rate, samples, *whole)
 
 
-def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size: int) -> Found:
+def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size: int) -> WindowArrays:
     label, target = part.labels, None
     if label is None:
         label, target = answer(asked, record, part.run, part.piece, part.starts, size)
     count = len(part.starts)
-    return Found(
+    return WindowArrays(
         np.full(count, number, np.int32),
         part.starts,
         label,

@@ -19,7 +19,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "folder": (f"{_HERE}.folder:folder", "any tree of EEG files; labels and subjects from a table or from the paths"),
     "bids": (f"{_HERE}.bids:bids", "EEG in the Brain Imaging Data Structure"),
     "moabb": (f"{_HERE}.moabb:moabb", "a dataset of MOABB, downloaded before"),
-    "tueg": (f"{_HERE}.tueg:tueg", "Temple University Hospital: all of its EEG, for pre-training"),
+    "tueg": (f"{_HERE}.tuh:tueg", "Temple University Hospital: all of its EEG, for pre-training"),
     "tuab": (f"{_HERE}.tuh:tuab", "Temple: normal or abnormal"),
     "tusz": (f"{_HERE}.tuh:tusz", "Temple: seizures"),
     "tuep": (f"{_HERE}.tuh:tuep", "Temple: epilepsy"),

@@ -26,7 +26,7 @@ _PART = re.compile(r"-\d+(?=\.fif(?:\.gz)?$)|(?<=_split-)\d+(?=_)", re.IGNORECAS
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A recording in a tree."""
 
     path: Path
@@ -46,7 +46,7 @@ class PassedOver:
     """Those of them that may hold recordings and must be unpacked first."""
 
 
-def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, ...]:
+def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFile, ...]:
     """All recordings below a folder, sorted by name; ``leave_out`` is a table that is none."""
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds the EEG files")
@@ -57,13 +57,13 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, .
             path = where / name
             if other is None or path.resolve() != other:
                 name_below = plain_name(path.relative_to(folder))
-                found.append(Source(path, name_below, sum(map(_size, parts)), tuple(parts)))
+                found.append(SourceFile(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))
 
 
-def passed_over(folder: Path, sources: Sequence[Source], leave_out: Path | None = None) -> PassedOver:
+def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | None = None) -> PassedOver:
     """What else is in a tree whose recordings these are."""
     used = {file for source in sources for file in source.files}
     other = leave_out.resolve() if leave_out is not None else None

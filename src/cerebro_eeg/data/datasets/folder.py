@@ -13,12 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
-from cerebro_eeg.data.datasets.file_tree import Source, find_sources, passed_over
+from cerebro_eeg.data.datasets.file_tree import SourceFile, find_sources, passed_over
 from cerebro_eeg.data.datasets.folder_table import (
     TABLE,
-    Table,
+    LabelTable,
     check_label,
     check_unit,
     describe,
@@ -31,13 +30,12 @@ from cerebro_eeg.data.datasets.folder_table import (
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
 
-Unit = Literal["subject", "recording", "trial", "none"]
-_UNITS: dict[str, Unit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
+_UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
 
 
 def folder(
@@ -68,7 +66,7 @@ def folder(
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     check_unit(split, tuple(_UNITS))
     sources = find_sources(folder, labels)
-    table = read_labels(labels, sources) if labels is not None else Table()
+    table = read_labels(labels, sources) if labels is not None else LabelTable()
     subjects = {**table.subjects, **_subjects(sources, subject, table)}
     found, task = _with_path_labels(sources, label, table)
     if task is not None and not found:
@@ -107,7 +105,7 @@ def folder(
 
 
 def _find(
-    sources: Sequence[Source],
+    sources: Sequence[SourceFile],
     subjects: Mapping[str, str],
     labels: Mapping[str, Mapping[str, tuple[Interval, ...]]],
     events: tuple[str, ...],
@@ -129,7 +127,7 @@ def _open(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
     return open_recording(path, policy, unit=unit)
 
 
-def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict[str, str]:
+def _subjects(sources: Sequence[SourceFile], rule: str | None, table: LabelTable) -> dict[str, str]:
     if rule is None:
         return {}
     if table.has_subjects:
@@ -143,7 +141,7 @@ def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict
 
 
 def _with_path_labels(
-    sources: Sequence[Source], rule: str | None, table: Table
+    sources: Sequence[SourceFile], rule: str | None, table: LabelTable
 ) -> tuple[dict[str, tuple[Interval, ...]], str | None]:
     """The intervals by recording, and the name of their task."""
     if rule is None:
@@ -157,7 +155,7 @@ def _with_path_labels(
     return {name: (Interval(0.0, WHOLE, None, check_label(text, where)),) for name, text in found.items()}, "label"
 
 
-def _from_paths(sources: Sequence[Source], rule: str, group: str) -> dict[str, str]:
+def _from_paths(sources: Sequence[SourceFile], rule: str, group: str) -> dict[str, str]:
     """What the rule finds in the path of each recording; those where it finds nothing are missing."""
     found = {}
     pattern = None if rule in ("parent", "top") else _compile(rule, group)
@@ -211,7 +209,7 @@ def _check_splits(found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[s
 
 
 def _with_hash_splits(
-    found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: Unit
+    found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: SplitUnit
 ) -> tuple[dict[str, tuple[Interval, ...]], str]:
     if not found:
         raise ConfigError(f"split={unit!r} was given without labels, and splits belong to tasks; give labels")

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cerebro_eeg.data.datasets.file_tree import Source, plain_name
+from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError
@@ -27,10 +27,10 @@ from cerebro_eeg.schema import did_you_mean
 _MOST = 12  # classes or splits that a line lists
 SECONDS = 5.0  # of a window, unless labelled intervals are shorter
 
-Row = dict[str, str]
+TableRow = dict[str, str]
 
 
-def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[Row]]:
+def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[TableRow]]:
     """The columns and the rows of a table in UTF-8, with or without a byte-order mark; blanks around values go."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -180,7 +180,7 @@ _TARGET = re.compile(r"target[0-9]*|target_[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelTable:
     """What the table says, by the name of a recording."""
 
     task: str | None = None
@@ -194,7 +194,7 @@ class Table:
     unused: int = 0
 
 
-def read_labels(path: Path, sources: Sequence[Source]) -> Table:
+def read_labels(path: Path, sources: Sequence[SourceFile]) -> LabelTable:
     columns, rows = read_rows(path, TABLE, ",", ["file"])
     targets = tuple(column for column in columns if _TARGET.fullmatch(column))
     others = [column for column in columns if column not in _COLUMNS and column not in targets]
@@ -232,7 +232,7 @@ def read_labels(path: Path, sources: Sequence[Source]) -> Table:
         )
     for found in intervals.values():
         _check_overlap(found)
-    return Table(
+    return LabelTable(
         path.stem if has["label"] or targets or has["split"] else None,
         subjects,
         {name: tuple(interval for _, interval in found) for name, found in intervals.items()},
@@ -257,7 +257,7 @@ def _why(lost: str, names: Collection[str]) -> str:
     return ""
 
 
-def _interval(row: Row, targets: Sequence[str], number: int) -> Interval | None:
+def _interval(row: TableRow, targets: Sequence[str], number: int) -> Interval | None:
     """What a row labels; None where it has neither label nor targets nor, in a table without these, a split."""
     where = f"of row {number} of {TABLE}"
     start, stop = 0.0, WHOLE

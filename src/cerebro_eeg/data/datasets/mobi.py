@@ -48,7 +48,7 @@ _MOST_LINE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Rows:
+class SampleRows:
     """A table with one row a sample."""
 
     stamps: NDArray[np.float64]
@@ -57,7 +57,7 @@ class Rows:
     faults: tuple[Fault, ...]
 
 
-def read_eeg(path: Path) -> Rows:
+def read_eeg(path: Path) -> SampleRows:
     """``eeg.txt``: a line ``64 channels``, then time in seconds and 64 microvolts a row."""
     head, table = _read(path, 1, CHANNELS + 1)
     if head[0].split() != [str(CHANNELS), "channels"]:
@@ -65,7 +65,7 @@ def read_eeg(path: Path) -> Rows:
     return _rows(table)
 
 
-def read_joints(path: Path) -> Rows:
+def read_joints(path: Path) -> SampleRows:
     """``joints.txt``: a line with the names in brackets, one with factors, then time in seconds and 12 angles a row."""
     head, table = _read(path, 2, len(JOINTS) + 1)
     names = re.search(r"\(([^)]*)\)", head[0])
@@ -90,10 +90,10 @@ def read_channels(path: Path) -> list[str]:
     return names
 
 
-def _rows(table: NDArray[np.float64]) -> Rows:
+def _rows(table: NDArray[np.float64]) -> SampleRows:
     stamps = table[:, 0]
     segments, faults = timeline(stamps, RATE, len(table))
-    return Rows(stamps, table[:, 1:], segments, faults)
+    return SampleRows(stamps, table[:, 1:], segments, faults)
 
 
 def _read(path: Path, heads: int, width: int) -> tuple[list[str], NDArray[np.float64]]:

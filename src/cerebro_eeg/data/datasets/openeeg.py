@@ -32,7 +32,7 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
-Table = list[dict[str, str]]
+PackTable = list[dict[str, str]]
 TASK = ("record", "split", "t0", "t1", "label", "label_name")
 SECONDS = 5.0  # of a window, where labelled intervals are as long as that
 
@@ -114,7 +114,7 @@ def _segments(events_E3: NDArray[np.int64], total: int, sfreq: float) -> tuple[S
     return tuple(Segment(a, a + step, a / sfreq) for a in range(0, total, step))
 
 
-def _find(folder: Path, rows: Table, tables: dict[str, Table]) -> Iterator[Item]:
+def _find(folder: Path, rows: PackTable, tables: dict[str, PackTable]) -> Iterator[Item]:
     labels: dict[str, dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
     for name, table in tables.items():
         regression = _is_regression(table)
@@ -155,7 +155,7 @@ def _interval(row: dict[str, str], regression: bool) -> Interval:
     return Interval(start, stop, row["split"], None, tuple(_number(row[name], name) for name in _targets(row)))
 
 
-def _describe(name: str, rows: Table, subjects: dict[str, str]) -> Task:
+def _describe(name: str, rows: PackTable, subjects: dict[str, str]) -> Task:
     seconds = min(SECONDS, min(round(_number(r["t1"], "t1") - _number(r["t0"], "t0"), 3) for r in rows))
     if _is_regression(rows):
         return Task("regression", _targets(rows[0]), seconds, seconds, _split_unit(rows, subjects))
@@ -167,7 +167,7 @@ def _describe(name: str, rows: Table, subjects: dict[str, str]) -> Task:
     return Task("classification", classes, seconds, seconds, _split_unit(rows, subjects))
 
 
-def _split_unit(rows: Table, subjects: dict[str, str]) -> SplitUnit | None:
+def _split_unit(rows: PackTable, subjects: dict[str, str]) -> SplitUnit | None:
     """The strictest unit that no two splits share; None: the subject, as the recipe says for all."""
     if not _shared((row["split"], subjects.get(row["record"], row["record"])) for row in rows):
         return None
@@ -180,7 +180,7 @@ def _shared(pairs: Iterable[tuple[str, str]]) -> bool:
     return len({thing for _, thing in different}) < len(different)
 
 
-def _is_regression(rows: Table) -> bool:
+def _is_regression(rows: PackTable) -> bool:
     names = {row["label_name"] for row in rows}
     return len(names) == 1 and names != {""} and len({row["label"] for row in rows}) > 1
 
@@ -198,7 +198,7 @@ def _task_files(folder: Path) -> list[Path]:
     return sorted(path for path in tasks.iterdir() if path.suffix == ".csv") if tasks.is_dir() else []
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> Table:
+def _read_table(path: Path, columns: tuple[str, ...]) -> PackTable:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

@@ -51,7 +51,7 @@ _TUEP_LABELS = {
 _TUSL_LABELS = {"bckg": "background", "seiz": "seizure", "slow": "slowing"}
 _BINARY, _MULTI, _SLOWING = (".csv_bi", ".tse_bi"), (".csv", ".tse"), (".tse_agg",)
 
-Labels = dict[str, tuple[Interval, ...]]
+LabelsByTask = dict[str, tuple[Interval, ...]]
 
 
 def tuab(folder: Path) -> Recipe:
@@ -103,11 +103,11 @@ def draw_split(subject: str, *, test: bool) -> str:
     return "val" if place < 0.2 else "test" if test and place >= 0.8 else "train"
 
 
-def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], Labels]) -> Iterator[Item]:
+def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], LabelsByTask]) -> Iterator[Item]:
     """An item for every file; one whose name or annotation cannot be used refuses to open, and is so accounted for."""
     for file in files:
         opening: Callable[[ChannelPolicy], Recording] = functools.partial(open_recording, file.path)
-        labels: Labels = {}
+        labels: LabelsByTask = {}
         try:
             if file.subject is None:
                 raise RecordingError("name", file.problem)
@@ -122,7 +122,7 @@ def _labelled(
     name: str,
     about: str,
     files: tuple[TempleFile, ...],
-    label: Callable[[TempleFile, str], Labels],
+    label: Callable[[TempleFile, str], LabelsByTask],
     tasks: Mapping[str, Task],
 ) -> Recipe:
     find = functools.partial(find_items, files, label)
@@ -133,14 +133,14 @@ def _task(*names: str) -> Task:
     return Task("classification", names, SECONDS, SECONDS)
 
 
-def _label_tuab(file: TempleFile, subject: str) -> Labels:
+def _label_tuab(file: TempleFile, subject: str) -> LabelsByTask:
     split = _among(file, _TUAB_SPLITS)
     if split == "train":
         split = draw_split(subject, test=False)
     return {"abnormal": _whole(file, split, _among(file, _TUAB_LABELS))}
 
 
-def _label_tusz(file: TempleFile, subject: str) -> Labels:
+def _label_tusz(file: TempleFile, subject: str) -> LabelsByTask:
     split = _among(file, _TUSZ_SPLITS)
     return {
         "seizure": _read_labels(file, split, _BINARY, ("bckg", "seiz"), _any_seizure),
@@ -148,11 +148,11 @@ def _label_tusz(file: TempleFile, subject: str) -> Labels:
     }
 
 
-def _label_tuep(file: TempleFile, subject: str) -> Labels:
+def _label_tuep(file: TempleFile, subject: str) -> LabelsByTask:
     return {"epilepsy": _whole(file, draw_split(subject, test=True), _among(file, _TUEP_LABELS))}
 
 
-def _label_tusl(file: TempleFile, subject: str) -> Labels:
+def _label_tusl(file: TempleFile, subject: str) -> LabelsByTask:
     split = draw_split(subject, test=True)
     return {"slowing": _read_labels(file, split, _SLOWING, tuple(_TUSL_LABELS), _only_state)}
 

@@ -20,7 +20,7 @@ CHUNK = 1 << 20  # values asked of a reader at a time: 4 MiB
 
 
 @dataclass(frozen=True)
-class Piece:
+class FinitePiece:
     """Finite samples that follow each other; many make a stretch."""
 
     begins: bool
@@ -72,7 +72,7 @@ def run(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterat
         yield from stretch.finish()
 
 
-def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[Piece]:
+def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[FinitePiece]:
     """All samples that are finite in every channel, in order, about ``chunk`` values at a time."""
     rows = max(1, chunk // max(1, len(recording.match.channels)))
     for segment in recording.segments:
@@ -81,7 +81,7 @@ def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[Piece]:
             samples = recording.read(start, min(start + rows, segment.stop))
             for first, stop in _finite(samples):
                 onset = segment.onset + (start + first - segment.start) / recording.sfreq
-                yield Piece(begins or first > 0, start + first, onset, samples[first:stop])
+                yield FinitePiece(begins or first > 0, start + first, onset, samples[first:stop])
                 begins = False
             begins = begins or not np.isfinite(samples[-1]).all()
 

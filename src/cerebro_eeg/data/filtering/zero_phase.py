@@ -1,7 +1,7 @@
 """Kernel: band-pass, notch and change of rate as one spectrum of weights for blocks of one size.
 
 A block is transformed, weighed and transformed back with another length, which is what changes the rate. A spectrum
-that is upsampled repeats itself, one that is downsampled folds over; ``Piece`` is one such copy. The window of
+that is upsampled repeats itself, one that is downsampled folds over; ``SpectrumPart`` is one such copy. The window of
 ``resample_poly`` leaves weak copies: those below ``NEGLIGIBLE`` are left out, which changes a wave by less than 1e-4 of
 its amplitude.
 
@@ -32,7 +32,7 @@ LADDER = 1.3  # from one size of block to the next smaller one, for short segmen
 
 
 @dataclass(frozen=True)
-class Piece:
+class SpectrumPart:
     """Bins ``source`` of the native spectrum that add to bins ``target`` of the new one."""
 
     source: slice
@@ -51,7 +51,7 @@ class Kernel:
     """Native samples in, of which ``step`` are new."""
     new_size: int
     step: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SpectrumPart, ...]
 
 
 def margin(plan: FilterPlan) -> int:
@@ -120,7 +120,9 @@ def _response(taps: fir.Taps, size: int) -> NDArray[np.float64]:
     return fft.rfft(centred).real
 
 
-def _pieces(bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, new_size: int) -> tuple[Piece, ...]:
+def _pieces(
+    bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, new_size: int
+) -> tuple[SpectrumPart, ...]:
     """Cut the raised spectrum wherever source or target wrap around, and keep what weighs anything."""
     source, target = bins % size, bins % new_size
     mirrored = source > size // 2
@@ -138,9 +140,9 @@ def _pieces(bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, ne
         if mirrored[part[0]]:
             twice = twice[::-1].copy()
             twice[1::2] *= -1
-            pieces.append(Piece(slice(size - final, size - first + 1), to, True, twice))
+            pieces.append(SpectrumPart(slice(size - final, size - first + 1), to, True, twice))
         else:
-            pieces.append(Piece(slice(first, final + 1), to, False, twice))
+            pieces.append(SpectrumPart(slice(first, final + 1), to, False, twice))
     return tuple(sorted(pieces, key=lambda piece: -float(np.abs(piece.weights).max())))
 
 

@@ -34,13 +34,13 @@ from cerebro_eeg.data.simulation.head import (
     make_subject,
     montage_of,
 )
-from cerebro_eeg.data.simulation.waves import Clock, potentials
+from cerebro_eeg.data.simulation.waves import SampleTimes, potentials
 from cerebro_eeg.data.simulation.waves import mains as mains_potentials
 from cerebro_eeg.errors import ConfigError
 
-Task = Literal["eyes", "hands", "seizure", "gait"]
-TASKS: tuple[Task, ...] = get_args(Task)
-LABELS: Mapping[Task, tuple[str, ...]] = {
+SimulatedTask = Literal["eyes", "hands", "seizure", "gait"]
+TASKS: tuple[SimulatedTask, ...] = get_args(SimulatedTask)
+LABELS: Mapping[SimulatedTask, tuple[str, ...]] = {
     "eyes": ("eyes_closed", "eyes_open"),
     "hands": ("left_hand", "right_hand"),
     "seizure": ("background", "seizure"),
@@ -50,7 +50,7 @@ LABELS: Mapping[Task, tuple[str, ...]] = {
 BLINK_SECONDS = 0.4
 
 
-def schedule(seed: int, subject: Subject, task: Task, seconds: float) -> tuple[Event, ...]:
+def schedule(seed: int, subject: Subject, task: SimulatedTask, seconds: float) -> tuple[Event, ...]:
     """Every event of a recording, by onset."""
     rng = generator(seed, subject.number, task, "schedule")
     events = _SCHEDULES[task](rng, seconds)
@@ -105,7 +105,7 @@ def _gait(rng: np.random.Generator, seconds: float) -> list[Event]:
     return [Event(0.0, seconds, "eyes_open"), Event(0.0, seconds, "walking")]
 
 
-_SCHEDULES: Mapping[Task, Callable[[np.random.Generator, float], list[Event]]] = {
+_SCHEDULES: Mapping[SimulatedTask, Callable[[np.random.Generator, float], list[Event]]] = {
     "eyes": _eyes,
     "hands": _hands,
     "seizure": _seizure_times,
@@ -144,7 +144,7 @@ LEAD = 0.1  # seconds that the brain is ahead of the legs
 
 
 @dataclass(frozen=True)
-class Source:
+class CorticalSource:
     """A dipole: ``moment`` in nA m (x, y, z) times ``course`` (time) is its strength."""
 
     name: str
@@ -156,7 +156,9 @@ class Source:
     """Below the skull; eyes and muscles are not."""
 
 
-def named_sources(seed: int, subject: Subject, task: Task, events: tuple[Event, ...], clock: Clock) -> Iterator[Source]:
+def named_sources(
+    seed: int, subject: Subject, task: SimulatedTask, events: tuple[Event, ...], clock: SampleTimes
+) -> Iterator[CorticalSource]:
     """All sources with a name, of one recording."""
 
     rng = functools.partial(generator, seed, subject.number, task)
@@ -176,7 +178,7 @@ def named_sources(seed: int, subject: Subject, task: Task, events: tuple[Event, 
     lids_T = waves.blinks(during("blink"), rng("lids"), clock)
     for side, x in (("left", -0.22), ("right", 0.22)):
         eye, up = np.array([x, 0.50, -0.20]), np.array([0.0, 0.85, 0.53])
-        yield Source(f"eye_{side}", eye, 320 * up, lids_T, in_brain=False)
+        yield CorticalSource(f"eye_{side}", eye, 320 * up, lids_T, in_brain=False)
     yield from _muscles(subject, rng, clock, waves.gate(during("muscle"), clock, 0.3))
     for event in during("seizure"):
         yield from _seizure(subject, event, clock)
@@ -184,7 +186,7 @@ def named_sources(seed: int, subject: Subject, task: Task, events: tuple[Event, 
         yield from _legs(subject, rng, clock)
 
 
-def targets(seed: int, subject: Subject, task: Task, clock: Clock) -> Floats | None:
+def targets(seed: int, subject: Subject, task: SimulatedTask, clock: SampleTimes) -> Floats | None:
     """Joint angles (time, angle) in degrees, where the task has them."""
     if task != "gait":
         return None
@@ -197,7 +199,7 @@ def _at(electrode: str, depth: float = CORTEX) -> tuple[Floats, Floats]:
     return out * depth, out
 
 
-def _alpha(subject: Subject, rng: Draws, clock: Clock, gate_T: Floats) -> Iterator[Source]:
+def _alpha(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
     """Two hemispheres that mostly agree; from the occipital pole it travels to parietal and on to central cortex."""
     both = waves.rhythm(rng("alpha"), clock)
     for side, names in (("left", "O1 PO7 P3 CP1"), ("right", "O2 PO8 P4 CP2")):
@@ -205,33 +207,35 @@ def _alpha(subject: Subject, rng: Draws, clock: Clock, gate_T: Floats) -> Iterat
         for name, delay, share in zip(names.split(), (0.0, 0.008, 0.018, 0.03), (1.0, 0.7, 0.55, 0.25), strict=True):
             position, out = _at(name)
             course = gate_T * waves.oscillation(envelope, clock, subject.alpha_hz, delay, 0.12)
-            yield Source(f"alpha_{name}", position, 45 * subject.alpha * share * out, course)
+            yield CorticalSource(f"alpha_{name}", position, 45 * subject.alpha * share * out, course)
 
 
-def _sensorimotor(subject: Subject, side: str, rng: Draws, clock: Clock, gate_T: Floats) -> Iterator[Source]:
+def _sensorimotor(
+    subject: Subject, side: str, rng: Draws, clock: SampleTimes, gate_T: Floats
+) -> Iterator[CorticalSource]:
     """Mu and beta of the hand area, which fall while the other side's hand moves; each hemisphere on its own."""
     hand, behind = ("C3", "CP3") if side == "left" else ("C4", "CP4")
     mu, beta = waves.rhythm(rng("mu", side), clock), waves.rhythm(rng("beta", side), clock, 1.2)
     for name, delay, share in ((hand, 0.0, 1.0), (behind, 0.012, 0.5)):
         position, out = _at(name)
         course = gate_T * waves.oscillation(mu, clock, subject.mu_hz, delay, 0.35)
-        yield Source(f"mu_{name}", position, 32 * subject.mu * share * out, course)
+        yield CorticalSource(f"mu_{name}", position, 32 * subject.mu * share * out, course)
     position, out = _at("FC3" if side == "left" else "FC4")
     course = gate_T * waves.oscillation(beta, clock, 2 * subject.mu_hz + 1.5, 0.0, 0.0)
-    yield Source(f"beta_{side}", position, 14 * subject.mu * out, course)
+    yield CorticalSource(f"beta_{side}", position, 14 * subject.mu * out, course)
 
 
-def _theta(rng: Draws, clock: Clock, gate_T: Floats) -> Iterator[Source]:
+def _theta(rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
     """Frontal midline, travelling backward."""
     envelope = waves.rhythm(rng("theta"), clock, 0.5)
     for name, delay, share in (("AFz", 0.0, 0.8), ("Fz", 0.02, 1.0), ("FCz", 0.04, 0.7)):
         position, out = _at(name)
-        yield Source(
+        yield CorticalSource(
             f"theta_{name}", position, 18 * share * out, gate_T * waves.oscillation(envelope, clock, 6.1, delay, 0.0)
         )
 
 
-def _muscles(subject: Subject, rng: Draws, clock: Clock, gate_T: Floats) -> Iterator[Source]:
+def _muscles(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
     """The temporal muscles: a little all the time, bursts now and then, above 20 Hz."""
     for side, places in (("left", ("FT7", "T7")), ("right", ("FT8", "T8"))):
         loud = rng("burst", side).uniform(0.3, 1.0)
@@ -243,26 +247,26 @@ def _muscles(subject: Subject, rng: Draws, clock: Clock, gate_T: Floats) -> Iter
             )
             position, out = _at(name, 0.8)
             course = (0.06 + loud * gate_T) * noise_T[:, 0]
-            yield Source(f"muscle_{name}", position, 2.5 * subject.muscle * out, course, in_brain=False)
+            yield CorticalSource(f"muscle_{name}", position, 2.5 * subject.muscle * out, course, in_brain=False)
 
 
-def _seizure(subject: Subject, event: Event, clock: Clock) -> Iterator[Source]:
+def _seizure(subject: Subject, event: Event, clock: SampleTimes) -> Iterator[CorticalSource]:
     """Both hemispheres at once, strongest in front; it reaches the back a little later."""
     spread = {"Fz": 1.0, "F3 F4 Cz": 0.8, "C3 C4 Fp1 Fp2": 0.5, "P3 P4 F7 F8": 0.35, "O1 O2": 0.25}
     for step, (names, share) in enumerate(spread.items()):
         for name in names.split():
             position, out = _at(name, 0.5)
             course = waves.spikes_and_waves(event, clock, subject.seizure_hz, 0.005 * step)
-            yield Source(f"seizure_{name}", position, 480 * share * out, course)
+            yield CorticalSource(f"seizure_{name}", position, 480 * share * out, course)
 
 
-def _legs(subject: Subject, rng: Draws, clock: Clock) -> Iterator[Source]:
+def _legs(subject: Subject, rng: Draws, clock: SampleTimes) -> Iterator[CorticalSource]:
     """Slow potentials of the leg areas, each with an angle of the other side's leg, ahead of it by ``LEAD``."""
     ahead = waves.angles(rng("legs"), clock, subject.stride_hz, LEAD)
     centred = (ahead - ahead.mean(axis=0)) / ahead.std(axis=0)
     for column, (angle, name) in enumerate(zip(waves.ANGLES, "C2 CP2 FC2 C1 CP1 FC1".split(), strict=True)):
         position, out = _at(name)
-        yield Source(f"leg_{angle}", position, 18 * out, centred[:, column])
+        yield CorticalSource(f"leg_{angle}", position, 18 * out, centred[:, column])
 
 
 SEEDS = 2**63
@@ -280,7 +284,7 @@ class Simulated:
     events: tuple[Event, ...]
     targets_TK: NDArray[np.float64] | None
     """Joint angles in degrees in the order of ``waves.ANGLES``; only of the task gait."""
-    sources: tuple[Source, ...]
+    sources: tuple[CorticalSource, ...]
     """Those with a name; background, electrode noise and mains have none."""
     subject: Subject
     montage: Montage
@@ -292,7 +296,7 @@ def simulate_recording(
     montage: str | Montage = "10-20",
     sfreq: int | None = None,
     seconds: float = 60.0,
-    task: Task = "eyes",
+    task: SimulatedTask = "eyes",
     mains: float = 50.0,
 ) -> Simulated:
     """Simulate one recording; the same arguments give the same samples, whatever else is simulated.
@@ -308,7 +312,7 @@ def simulate_recording(
     chosen = montage_of(montage) if isinstance(montage, str) else montage
     rate = chosen.sfreq if sfreq is None else sfreq
     check_recording(seed, subject, rate, seconds, task, mains)
-    clock, person = Clock(int(rate), seconds), make_subject(seed, subject)
+    clock, person = SampleTimes(int(rate), seconds), make_subject(seed, subject)
     electrodes, weights_EC = chosen.weights()
     model = head(person.skull)
     events = schedule(seed, person, task, seconds)

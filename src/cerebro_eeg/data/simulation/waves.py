@@ -28,7 +28,7 @@ ANGLES = ("hip_left", "knee_left", "ankle_left", "hip_right", "knee_right", "ank
 
 
 @dataclass(frozen=True)
-class Clock:
+class SampleTimes:
     """When samples are taken. Noise repeats after ``period`` seconds, which is later than the end."""
 
     sfreq: int
@@ -52,14 +52,14 @@ class Clock:
         return np.arange((self.period * self.sfreq + 1) // 2) / self.period
 
 
-def white(rng: np.random.Generator, clock: Clock, count: int) -> Complex:
+def white(rng: np.random.Generator, clock: SampleTimes, count: int) -> Complex:
     """Spectra (frequency, count) of noise whose power is 1 for each Hz; ``to_time`` makes courses of them."""
     draws = rng.standard_normal((len(clock.frequencies), count, 2), np.float32)
     draws *= np.float32(math.sqrt(1 / (2 * clock.period)))
     return draws.view(np.complex64)[..., 0]
 
 
-def to_time(spectra_FC: Complex, clock: Clock) -> NDArray[np.float32]:
+def to_time(spectra_FC: Complex, clock: SampleTimes) -> NDArray[np.float32]:
     """Courses (time, count) with these spectra."""
     from scipy import fft
 
@@ -69,7 +69,7 @@ def to_time(spectra_FC: Complex, clock: Clock) -> NDArray[np.float32]:
     return (fft.irfft(full_CF, size, axis=1)[:, : clock.samples] * np.float32(size / math.sqrt(2))).T
 
 
-def rhythm(rng: np.random.Generator, clock: Clock, bandwidth: float = 0.4) -> NDArray[np.complex128]:
+def rhythm(rng: np.random.Generator, clock: SampleTimes, bandwidth: float = 0.4) -> NDArray[np.complex128]:
     """The slow amplitude and phase of a rhythm as a complex number at each time; the mean of its square is 1.
 
     Of the given bandwidth in Hz (standard deviation), so its phase holds for about ``1 / (2 pi bandwidth)`` seconds.
@@ -85,7 +85,9 @@ def rhythm(rng: np.random.Generator, clock: Clock, bandwidth: float = 0.4) -> ND
     return (np.fft.ifft(spectrum) * size)[: clock.samples]
 
 
-def oscillation(envelope_T: NDArray[np.complex128], clock: Clock, hertz: float, delay: float, arch: float) -> Floats:
+def oscillation(
+    envelope_T: NDArray[np.complex128], clock: SampleTimes, hertz: float, delay: float, arch: float
+) -> Floats:
     """A rhythm's course at a place that it reaches ``delay`` seconds later; ``arch`` is the share of its overtone.
 
     The overtone keeps its phase to the fundamental, which makes pointed waves of it, as of mu.
@@ -95,7 +97,7 @@ def oscillation(envelope_T: NDArray[np.complex128], clock: Clock, hertz: float, 
     return wave_T.real + arch * (wave_T**2 / size_T).real
 
 
-def gate(events: Iterable[Event], clock: Clock, ramp: float = 0.4) -> Floats:
+def gate(events: Iterable[Event], clock: SampleTimes, ramp: float = 0.4) -> Floats:
     """1 during the events and 0 otherwise, passing over within ``ramp`` seconds around their edges."""
     times_T, open_T = clock.times, np.zeros(clock.samples)
     for event in events:
@@ -105,7 +107,7 @@ def gate(events: Iterable[Event], clock: Clock, ramp: float = 0.4) -> Floats:
     return open_T * open_T * (3 - 2 * open_T)
 
 
-def blinks(events: Iterable[Event], rng: np.random.Generator, clock: Clock) -> Floats:
+def blinks(events: Iterable[Event], rng: np.random.Generator, clock: SampleTimes) -> Floats:
     """Lids that close fast and open slowly; the mean peak is 1, 0.1 s after the onset."""
     course_T = np.zeros(clock.samples)
     for event in events:
@@ -116,7 +118,7 @@ def blinks(events: Iterable[Event], rng: np.random.Generator, clock: Clock) -> F
     return course_T
 
 
-def spikes_and_waves(event: Event, clock: Clock, hertz: float, delay: float) -> Floats:
+def spikes_and_waves(event: Event, clock: SampleTimes, hertz: float, delay: float) -> Floats:
     """A negative spike, then a negative wave, again and again, slowing by a tenth; about 1 from top to bottom."""
     since_T = np.clip(clock.times - delay - event.onset, 0, event.duration)
     cycle_T = hertz * (1.05 * since_T - 0.05 * since_T**2 / max(event.duration, 1e-9)) % 1
@@ -126,7 +128,7 @@ def spikes_and_waves(event: Event, clock: Clock, hertz: float, delay: float) -> 
     return (0.41 - spike + 0.3 * trough - wave) * gate([event], clock, 0.2)
 
 
-def angles(rng: np.random.Generator, clock: Clock, stride_hz: float, lead: float = 0.0) -> Floats:
+def angles(rng: np.random.Generator, clock: SampleTimes, stride_hz: float, lead: float = 0.0) -> Floats:
     """Degrees (time, angle) of hip, knee and ankle while walking, in the order of ``ANGLES``, ``lead`` seconds ahead.
 
     Templates of two harmonics; pace and reach change slowly, the right leg walks half a stride behind the left.
@@ -161,7 +163,7 @@ LOCAL_WIDTH_HZ = 0.3
 
 
 def potentials(
-    seed: int, subject: Subject, task: str, model: Head, electrodes: Sequence[str], clock: Clock
+    seed: int, subject: Subject, task: str, model: Head, electrodes: Sequence[str], clock: SampleTimes
 ) -> NDArray[np.float32]:
     """Microvolts (time, electrode) of background and electrode noise, against infinity."""
     positions_KD3, moments_KD3 = _fronts(seed, subject)
@@ -186,7 +188,7 @@ def potentials(
 
 
 def mains(
-    seed: int, subject: Subject, task: str, hertz: float, electrodes: Sequence[str], clock: Clock
+    seed: int, subject: Subject, task: str, hertz: float, electrodes: Sequence[str], clock: SampleTimes
 ) -> NDArray[np.float32]:
     """Microvolts (time, electrode) of the mains: much the same everywhere, of each electrode a little its own."""
     waves_TE = np.zeros((clock.samples, len(electrodes)), np.float32)

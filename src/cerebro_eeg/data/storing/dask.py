@@ -41,7 +41,7 @@ from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
 
 
 @dataclass(frozen=True)
-class Task:
+class DaskTask:
     """What a worker is sent with each recording: the job without what only finding its recordings needs."""
 
     job: Job
@@ -66,7 +66,7 @@ _one_at_a_time = threading.Lock()  # a worker may have several threads; a shard 
 _checked: set[str] = set()  # runs
 
 
-def do_task(task: Task, id: str, item: Item) -> Answer:
+def do_task(task: DaskTask, id: str, item: Item) -> Answer:
     """Store or skip one recording, unless that was done."""
     try:
         with _one_at_a_time:
@@ -88,7 +88,7 @@ def shard_name(name: str) -> str:
     return f"{name}-dask{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}"
 
 
-def _check(task: Task) -> None:
+def _check(task: DaskTask) -> None:
     """Once in each process: the same program, the store, and the sources."""
     if task.version != __version__:
         raise StoreError(
@@ -153,7 +153,7 @@ def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Iter
         sent = replace(job, folder=job.folder.absolute(), recipe=replace(job.recipe, find=_nothing))
         ordered = sorted(mine, key=lambda pair: -pair[1].size)
         smallest = [item for _, item in ordered[-_PROBES:]]
-        task = Task(
+        task = DaskTask(
             sent, name, secrets.token_hex(8), __version__, in_own_process(_readable, smallest, job.recipe.policy)
         )
         blamed = []
@@ -224,7 +224,7 @@ def _readable(items: Sequence[Item], policy: ChannelPolicy) -> Item | None:
     return None
 
 
-def _share(client: Client, task: Task, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
+def _share(client: Client, task: DaskTask, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
     """Each recording as it is done, with its size; None where its workers died."""
     waiting, given = iter(pairs), dict[str, tuple[Future, Pair]]()
     done: queue.SimpleQueue[Future] = queue.SimpleQueue()

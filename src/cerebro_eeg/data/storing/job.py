@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
-from cerebro_eeg.data.filtering.filters import run
-from cerebro_eeg.data.filtering.plan import estimate_mains, plan_filters
-from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count, measure
-from cerebro_eeg.data.reading.edf import late_faults
+from cerebro_eeg.data.filtering.quality import Policy, Thresholds
+from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.recipe import Item, Recipe
@@ -24,7 +22,7 @@ RECIPE_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Choices:
+class PrepareChoices:
     """What a user may choose about a preparation; it all goes into ``store.json``."""
 
     mains: float | None = None
@@ -49,12 +47,12 @@ class Job:
 
     folder: Path
     recipe: Recipe
-    choices: Choices
+    choices: PrepareChoices
     seal: bytes | None = None
     """What fingerprints of sources are made with; None: the store has none."""
 
 
-def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
+def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
     """The recipe with what the user has chosen in the place of its own, so that the settings have it."""
     signal, policy = recipe.signal, recipe.policy
     if choices.reference is not None:
@@ -107,31 +105,32 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     The item's subject is the id that the store shows.
     """
     before = _look(job, id, item)
-    opened = item.open(job.recipe.policy)
-    measured = measure(opened, job.choices.thresholds)
-    columns = choose(opened.match.channels, measured, job.choices.thresholds, job.choices.quality)
-    recording = with_columns(opened, columns)
-    kept = recording.match.channels
-    mains = _mains(job, item, recording)
-    plan = plan_filters(recording.sfreq, job.recipe.signal, mains)
-    kind = job.recipe.signal.reference
-    _, names = references.rereference(recording.read(0, 0), kept, kind)
+    known = (mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None)
+    prepared = preprocess(
+        item.open(job.recipe.policy),
+        job.recipe.signal,
+        thresholds=job.choices.thresholds,
+        quality=job.choices.quality,
+        mains=next(known, None),
+    )
+    recording, plan = prepared.recording, prepared.plan
     labels = dict(item.labels)  # some recipes read them now
-    with writer.recording(id, [channel.name for channel in names], plan.new_rate) as draft:
+    with writer.recording(id, [channel.name for channel in prepared.channels], plan.new_rate) as draft:
         stretch = -1
-        for block in run(recording, plan):
+        for block in prepared.blocks():
             if block.stretch != stretch:
                 draft.segment(block.onset, short=block.short)
                 stretch = block.stretch
-            draft.write(references.rereference(block.signal, kept, kind)[0])
+            draft.write(block.signal)
+        codes = {fault.code for fault in prepared.checked.faults}
         draft.commit(
             native_sfreq=recording.sfreq,
             subject=_subject(item),
             events=[event for event in recording.events if item.events is None or event.name in item.events],
             labels=labels,
             mains=plan.notch,
-            faults=sorted({f.code for f in (*opened.faults, *late_faults(opened))} | _label_faults(labels, recording)),
-            quality=count(measured, job.choices.thresholds),
+            faults=sorted(codes | _label_faults(labels, recording)),
+            quality=prepared.checked.count_faults(),
             source_bytes=item.size,
             source=_fingerprint(job, id, item, before),
         )
@@ -160,36 +159,9 @@ def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
 
 def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:
     """``labels_outside``: a label names time that was not recorded at all; seconds and milliseconds are mixed up so."""
-    last = recording.segments[-1]
-    end = last.onset + (last.stop - last.start) / recording.sfreq
+    end = recording.end
     outside = any(i.start >= end or i.stop <= 0 for intervals in labels.values() for i in intervals)
     return {"labels_outside"} if outside else set()
-
-
-def with_columns(recording: Recording, columns: Sequence[int]) -> Recording:
-    """The recording with some of its channels."""
-    if len(columns) == len(recording.match.channels):
-        return recording
-    chosen = list(columns)
-    kept = {recording.match.index[column] for column in chosen}
-    rows = tuple(
-        row
-        if row.channel is None or row.index in kept
-        else replace(row, channel=None, outcome="dropped", note="flat, clipped, disconnected or scaled")
-        for row in recording.match.rows
-    )
-    return replace(
-        recording,
-        match=replace(recording.match, rows=rows),
-        read=lambda start, stop: recording.read(start, stop)[:, chosen],
-    )
-
-
-def _mains(job: Job, item: Item, recording: Recording) -> float | None:
-    for known in (job.choices.mains, item.mains, job.recipe.mains):
-        if known is not None:
-            return known
-    return estimate_mains(recording)
 
 
 def _subject(item: Item) -> str | None:

@@ -9,6 +9,7 @@ divided. One bad file never stops the run.
 
 import contextlib
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,17 +17,18 @@ from pathlib import Path
 
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
-from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
+from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.undo import undone
-from cerebro_eeg.data.storing.workers import run_all
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.data.storing.store_info import NAME, create_store
+from cerebro_eeg.data.storing.workers import finished, run_all
+from cerebro_eeg.errors import ConfigError, InputError, StoreError
+from cerebro_eeg.files import absent, remove_empty
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _has_labels_outside(record: StoredRecording) -> bool:
 def prepare(
     recipe: Recipe,
     folder: Path,
-    choices: Choices | None = None,
+    choices: PrepareChoices | None = None,
     *,
     workers: int = 0,
     dask: str | None = None,
@@ -131,13 +133,15 @@ def prepare(
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
-    choices = choices or Choices()
+    choices = choices or PrepareChoices()
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)
     check = None if key is None else privacy.key_check(key)
     name = f"part{part[0]}of{part[1]}"
-    with undone(folder, name) if part[1] == 1 else contextlib.nullcontext():
+    made = absent(folder)
+    new = part[1] == 1 and not (folder / NAME).exists()  # several parts share a store: it may belong to others
+    try:
         info = create_store(folder, recipe.name, settings(job, items.values()), check)
         job = replace(job, seal=privacy.seal(key) if info.format > 1 else None)
         store = Store(folder)
@@ -161,10 +165,25 @@ def prepare(
             done, bytes_done = done + 1, bytes_done + size
             if progress is not None:
                 progress(done, total, bytes_done, bytes_total)
+    except Exception:
+        if new:
+            _remove_unused(folder, name, made)
+        raise
     store = Store(folder)
     skipped = store.skipped()
     write_skipped(folder, skipped)
     return summarise(store, skipped, sources["recordings"], done_before)
+
+
+def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:
+    """Delete the store that a failed call has made, unless it holds something or another process writes to it."""
+    with contextlib.suppress(OSError, StoreError), contextlib.ExitStack() as locks:
+        for lock in folder.glob(f"{name}-*.lock"):
+            locks.callback(os.close, claim(lock))
+        if not finished(folder):
+            for path in (*folder.glob(f"{name}-*"), folder / NAME):  # its name last: a kill leaves an empty store
+                path.unlink(missing_ok=True)
+            remove_empty(made)
 
 
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:

@@ -94,7 +94,7 @@ class StoredRecording:
         return self.samples / self.sfreq
 
 
-class Entry(NamedTuple):
+class ShardLine(NamedTuple):
     """The line of a recording, not yet decoded. A tuple, because a large store has very many."""
 
     id: str
@@ -163,16 +163,16 @@ def to_line(record: StoredRecording, offset: int, source: str = "") -> bytes:
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
 
-def split_line(line: bytes) -> Entry | None:
+def split_line(line: bytes) -> ShardLine | None:
     """What a line (without its line feed) says; None for a damaged one."""
     head = _HEAD.match(line)
     if head is None or int(head[1], 16) != zlib.crc32(line[_CHECKED_FROM:]):
         return None
     source = (head[6] or b"").decode()
-    return Entry(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
+    return ShardLine(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
 
 
-def decode(entry: Entry) -> StoredRecording:
+def decode(entry: ShardLine) -> StoredRecording:
     """The recording of a line. The checksum vouches for what ``check`` saw on writing: this only gives it its types."""
     try:
         values = json.loads(entry.body)

@@ -6,14 +6,13 @@ does not count. What has no whole line is ignored here, and cut off by the next 
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.storing.records import Entry, split_line
+from cerebro_eeg.data.storing.records import ShardLine, split_line
 from cerebro_eeg.errors import StoreBusyError, StoreError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")
@@ -27,7 +26,7 @@ class Shard:
     """What is committed in a shard: its lines, and how many bytes of each of its files that is."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardLine, ...]
     line_bytes: int
     payload_bytes: int
 
@@ -43,7 +42,7 @@ def read_shard(folder: Path, name: str) -> Shard:
     """Everything that is committed in a shard; a StoreError names the line where something is wrong."""
     data = (folder / f"{name}.jsonl").read_bytes()  # before the size of the .bin: a writer may add to both meanwhile
     lines = data.split(b"\n")[:-1]
-    entries: list[Entry] = []
+    entries: list[ShardLine] = []
     line_bytes = payload_bytes = 0
     for number, line in enumerate(lines, 1):
         entry = split_line(line)
@@ -66,6 +65,10 @@ def claim(path: Path) -> int:
 
     Returns the descriptor that holds the claim. A child made by fork shares it, so open writers after forking.
     """
+    try:
+        import fcntl  # here and not above: Windows has none, and reading a store needs none
+    except ImportError:
+        raise StoreError("stores are written on Linux and macOS, whose file locks Windows has not; use WSL") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

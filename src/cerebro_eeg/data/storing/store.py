@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.storing.records import Entry, StoredRecording, check, decode
+from cerebro_eeg.data.storing.records import ShardLine, StoredRecording, check, decode
 from cerebro_eeg.data.storing.shards import disk_errors, read_shard, shard_names
 from cerebro_eeg.data.storing.skipped import read_skipped
 from cerebro_eeg.data.storing.store_info import read_info
@@ -27,7 +27,7 @@ _PIECE = 1 << 23  # bytes that are hashed at a time
 class Recordings(Sequence[StoredRecording]):
     """The recordings of a store, sorted by id. Each is decoded when it is asked for: all at once would fill memory."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[ShardLine]) -> None:
         self._entries = entries
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Store:
         self.info = read_info(self._folder)
         self._max_open = max_open
         self._open: dict[int, _Descriptor] = {}
-        found: dict[str, tuple[int, Entry]] = {}
+        found: dict[str, tuple[int, ShardLine]] = {}
         with disk_errors("read"):
             self._shards = shard_names(self._folder)
             shards = [read_shard(self._folder, name) for name in self._shards]
@@ -226,7 +226,7 @@ def _unknown(recording: StoredRecording | str | int) -> InputError:
     return InputError(f"the store has no recording {name!r}; expected one of `recordings`, its id or its number")
 
 
-def _out_of_range(entry: Entry, start: int, stop: int) -> InputError:
+def _out_of_range(entry: ShardLine, start: int, stop: int) -> InputError:
     return InputError(
         f"samples {start} to {stop} of recording {entry.id!r} were asked for; it has samples 0 to {entry.samples}"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.filtering.half import FilteredPiece, HalfSplitter
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.fingerprint import is_fingerprint
 from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment, check, to_line
@@ -74,7 +75,6 @@ class ScaleSample:
         return robust_scale(np.concatenate(self._rows)) if self._kept else 0.0
 
 
-LARGEST = 65504.0  # microvolts, the largest float16
 SHARD_BYTES = 1 << 30
 
 
@@ -211,38 +211,23 @@ class Draft:
         self._hash = hashlib.sha256()
         self._sample = ScaleSample()
         self._segments: list[StoredSegment] = []
-        self._samples = self._not_finite = self._too_large = 0
-        self._onset: float | None = None  # of the segment that is being written
-        self._position = 0  # rows of it that have come, with those that became a gap
-        self._short = self._joined = False
+        self._samples = 0
+        self._splitter = HalfSplitter(self._sfreq)
+        self._begun = False
 
     def segment(self, onset: float, *, short: bool = False) -> None:
         """Begin a segment ``onset`` seconds after the start of the recording."""
-        self._onset, self._short, self._position, self._joined = float(onset), short, 0, False
+        self._splitter.begin(onset, short=short)
+        self._begun = True
 
     def write(self, block: NDArray[np.floating]) -> None:
-        """The next samples (time, channel) of the segment, in microvolts; what float16 cannot hold becomes a gap."""
-        if not self._open or self._onset is None:
+        """Write the next (time, channel) microvolts of the segment; samples that float16 cannot hold become a gap."""
+        if not self._open or not self._begun:
             raise InputError("samples come after `segment` and before `commit`; begin a segment first")
         if block.ndim != 2 or block.shape[1] != len(self._channels):
             raise InputError(f"a block is (time, {len(self._channels)} channels), got shape {block.shape}")
-        if len(block) == 0:
-            return
-        with np.errstate(invalid="ignore"):
-            whole = block.min() >= -LARGEST and block.max() <= LARGEST  # false for NaN, too
-        if whole:
-            self._put(block, 0)
-        else:
-            finite = np.isfinite(block).all(1)
-            fits = (np.abs(block) <= LARGEST).all(1)
-            self._not_finite += int((~finite).sum())
-            self._too_large += int((finite & ~fits).sum())
-            edges = np.flatnonzero(np.diff(fits, prepend=False, append=False)).tolist()
-            for start, stop in zip(edges[::2], edges[1::2], strict=True):
-                self._joined = self._joined and start == 0
-                self._put(block[start:stop], start)
-            self._joined = bool(fits[-1])
-        self._position += len(block)
+        for piece in self._splitter.push(block):
+            self._put(piece)
 
     def commit(
         self,
@@ -267,7 +252,7 @@ class Draft:
             raise InputError("a recording is committed once, inside its block")
         if not self._samples:
             raise RecordingError("empty", "no sample of this recording can be stored; expected at least one")
-        counts = {"not_finite": self._not_finite, "too_large": self._too_large}
+        counts = {"not_finite": self._splitter.not_finite, "too_large": self._splitter.too_large}
         given = dict(quality or {})
         record = check(
             StoredRecording(
@@ -292,15 +277,13 @@ class Draft:
         self._writer._commit(record, self._end, source)
         return record
 
-    def _put(self, rows: NDArray[np.floating], ahead: int) -> None:
-        """Store rows that are ``ahead`` of the rows that have come, in the stored segment so far or in a new one."""
-        stored = np.ascontiguousarray(rows, dtype="<f2")
-        before = self._segments.pop() if self._joined else None
-        start = before.start if before else self._samples
-        onset = before.onset if before else (self._onset or 0.0) + (self._position + ahead) / self._sfreq
+    def _put(self, piece: FilteredPiece) -> None:
+        """Store a piece, as part of the stored segment so far or as a new one."""
+        stored = piece.rows.astype("<f2", copy=False)
+        before = None if piece.begins else self._segments.pop()
+        start, onset = (before.start, before.onset) if before else (self._samples, piece.onset)
         self._samples += len(stored)
-        self._segments.append(StoredSegment(start, self._samples, onset, self._short))
-        self._joined = True
+        self._segments.append(StoredSegment(start, self._samples, onset, piece.short))
         self._hash.update(stored.data)
         self._sample.add(stored)
         with self._writer._writing():
