@@ -1,7 +1,8 @@
-"""What a task says of a window: the class or the targets of the window's own samples, and of no others.
+"""The label of a window: the class or the targets of the window's own samples, and of no others.
 
-A run is the labelled time that windows may be cut from: one interval, or, where windows may cross from one to the next,
-all intervals of one split that touch. A piece is what of it lies in one segment; inside, seconds are samples.
+A run is labelled time that windows may be cut from. It is one interval or, where windows may cross from one to the
+next, all touching intervals of one split. A piece is the part of a run that lies in one segment; inside it, seconds are
+samples.
 """
 
 import math
@@ -24,7 +25,7 @@ _NOISE = 1e-6  # samples: what seconds written as decimals may be off
 
 @dataclass(frozen=True)
 class Asked:
-    """The part of a task that windows are wanted of."""
+    """The task and the splits whose windows are wanted."""
 
     task: str | None
     splits: frozenset[str] | None
@@ -35,10 +36,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class LabelRun:
-    """Labelled time without a break; ``intervals`` in the order of their starts, empty where no task was asked for."""
+    """Labelled time without a break; ``intervals`` are sorted by their starts, and empty without a task."""
 
     trial: int
-    """Number of its first interval in the recording; -1: none."""
+    """Number of its first interval in the recording; -1 for none."""
     start: float
     stop: float
     intervals: tuple[Interval, ...]
@@ -54,7 +55,7 @@ class LabelledPiece:
 
 
 def read_task(store: Store, task: str | None, split: str | Sequence[str] | None, labels: LabelRule) -> Asked:
-    """What was asked for, checked against what the store declares; a task without classes may go undeclared."""
+    """Check the requested task against what the store declares; a task without classes need not be declared."""
     if labels not in get_args(LabelRule):
         raise ConfigError(f"labels={labels!r} is not a way to label; use one of {', '.join(get_args(LabelRule))}")
     splits = None if split is None else frozenset([split] if isinstance(split, str) else split)
@@ -70,7 +71,7 @@ def read_task(store: Store, task: str | None, split: str | Sequence[str] | None,
 
 
 def runs(record: StoredRecording, asked: Asked) -> Iterator[LabelRun]:
-    """Where windows may be cut from."""
+    """Return the runs that windows may be cut from."""
     if asked.task is None:
         yield LabelRun(-1, -math.inf, math.inf, ())
         return
@@ -99,7 +100,7 @@ def runs(record: StoredRecording, asked: Asked) -> Iterator[LabelRun]:
 
 
 def pieces(record: StoredRecording, run: LabelRun) -> Iterator[LabelledPiece]:
-    """The parts of a run that lie in one segment each."""
+    """Return the parts of a run that lie in one segment each."""
     first = max(0, bisect_right(record.segments, run.start, key=lambda segment: segment.onset) - 1)
     for segment in record.segments[first:]:
         if segment.onset >= run.stop:
@@ -114,14 +115,14 @@ def pieces(record: StoredRecording, run: LabelRun) -> Iterator[LabelledPiece]:
 
 
 def to_sample(seconds: float, segment: StoredSegment, sfreq: float) -> int:
-    """The sample nearest to this time, by the clock of the segment."""
+    """Return the sample nearest to this time, by the clock of the segment."""
     return segment.start + math.floor((seconds - segment.onset) * sfreq + 0.5)
 
 
 def answer(
     asked: Asked, record: StoredRecording, run: LabelRun, piece: LabelledPiece, starts: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-    """Class numbers (-1: none) and, for regression, targets (NaN: none) of the windows with these starts."""
+    """Return class numbers (-1: none) and, for regression, targets (NaN: none) of the windows with these starts."""
     numbers, no_label = _class_numbers(asked, record, run), np.full(len(starts), -1, np.int64)
     if asked.kind == "none":
         return no_label, None
@@ -161,7 +162,7 @@ def _values(asked: Asked, record: StoredRecording, run: LabelRun) -> NDArray[np.
 
 
 def _edges(record: StoredRecording, run: LabelRun, piece: LabelledPiece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and end sample of every interval of the run within the piece; together they cover it."""
+    """Return first and end sample of every interval of the run within the piece; together they cover it."""
     edges = np.array([(interval.start, interval.stop) for interval in run.intervals])
     exact = (edges - piece.segment.onset) * record.sfreq + 0.5
     samples = np.clip(np.floor(exact) + piece.segment.start, piece.start, piece.stop).astype(np.int64)
@@ -171,7 +172,7 @@ def _edges(record: StoredRecording, run: LabelRun, piece: LabelledPiece) -> tupl
 
 
 def _owners(lows: NDArray[np.int64], highs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Samples where blocks begin, and the interval of each block; of several, the one that began last."""
+    """Return the samples where blocks begin, and the interval of each block; of several, the one that began last."""
     if len(lows) == 1:
         return lows, np.zeros(1, np.int64)
     edges = np.unique(np.concatenate([lows, highs]))
@@ -192,7 +193,7 @@ def _majority(
     starts: NDArray[np.int64],
     size: int,
 ) -> NDArray[np.int64]:
-    """The label with most samples; of equals the one that comes first in the window, then the lower number."""
+    """Return the label with most samples; of equals the one that comes first in the window, then the lower number."""
     present = np.unique(numbers)
     counts, firsts = [], []
     for number in present:
@@ -205,7 +206,7 @@ def _majority(
 
 
 def _union(lows: NDArray[np.int64], highs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorted, disjoint and not empty, covering the same: what two experts mark alike counts once."""
+    """Return sorted, disjoint and not empty intervals that cover the same; agreeing experts count once."""
     keep = lows < highs
     order = np.argsort(lows[keep], kind="stable")
     lows, reach = lows[keep][order], np.maximum.accumulate(highs[keep][order])
@@ -214,7 +215,7 @@ def _union(lows: NDArray[np.int64], highs: NDArray[np.int64]) -> tuple[NDArray[n
 
 
 def _covered(lows: NDArray[np.int64], highs: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many samples before ``end`` lie in these disjoint intervals."""
+    """Count the samples before ``end`` that lie in these disjoint intervals."""
     before = np.append(0, np.cumsum(highs - lows))
     begun = np.searchsorted(lows, end)
     return before[begun] - np.maximum(np.append(0, highs)[begun] - end, 0)
@@ -223,7 +224,7 @@ def _covered(lows: NDArray[np.int64], highs: NDArray[np.int64], end: NDArray[np.
 def _mean(
     values: NDArray[np.float64], knots: NDArray[np.int64], starts: NDArray[np.int64], size: int
 ) -> NDArray[np.float64]:
-    """The mean over a window's samples of the values of each sample's block; NaN where one has none."""
+    """Return the mean over a window's samples of the values of each sample's block; NaN where one has none."""
     lengths = np.diff(knots)[:, None]
     missing = np.isnan(values)
     both = np.concatenate([np.where(missing, 0.0, values), missing], 1)

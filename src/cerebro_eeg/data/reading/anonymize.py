@@ -226,7 +226,7 @@ def _copy(read: ReadBytes, place: int, count: int, file: BinaryIO) -> None:
 
 
 def _notes(data: bytes, events: frozenset[str], done: Anonymized) -> bytes:
-    """Rewrite the annotations of one signal in one record in as many bytes; the first one keeps time and stays first."""
+    """Rewrite the annotations of one signal in one record in as many bytes; the first keeps time and stays first."""
     chunks = [_note(chunk, events, done) for chunk in data.rstrip(b"\0").split(b"\0") if chunk]
     return b"\0".join(chunks).ljust(len(data), b"\0")
 
