@@ -20,7 +20,8 @@ def replacing(path: Path) -> Iterator[Path]:
     permissions = temporary.stat().st_mode
     try:
         yield temporary
-        temporary.chmod(permissions)  # safetensors replaces it by a new, private file
+        # safetensors replaces the file by a new one with mode 0600: restore the permissions.
+        temporary.chmod(permissions)
         _flush(temporary)
         os.replace(temporary, path)
     except BaseException:
