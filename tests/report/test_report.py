@@ -18,8 +18,7 @@ from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
 from cerebro_eeg.report import figures
 from cerebro_eeg.report import finetune as finetune_report
-from cerebro_eeg.report import finetune as score_plots
-from cerebro_eeg.report import pretrain as fill_plots
+from cerebro_eeg.report import pretrain as pretrain_report
 from cerebro_eeg.report.figures import drawing, place
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.report.page import command, facts, figure, folded, heading, page, paragraph, preformatted, table
@@ -309,14 +308,14 @@ CALIBRATION = {
 }
 SUBJECTS = [[{"subject": f"s{k}", "values": {"accuracy": k / 9, "auroc": None}} for k in range(9)]]
 DRAWINGS = {
-    "signals": lambda c: fill_plots.draw_signals(c, example(), MODEL),
-    "bands": lambda c: fill_plots.draw_bands(c, BANDS),
-    "datasets": lambda c: fill_plots.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
-    "channels": lambda c: fill_plots.draw_channels(c, CHANNELS),
+    "signals": lambda c: pretrain_report.draw_signals(c, example(), MODEL),
+    "bands": lambda c: pretrain_report.draw_bands(c, BANDS),
+    "datasets": lambda c: pretrain_report.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
+    "channels": lambda c: pretrain_report.draw_channels(c, CHANNELS),
     "curves": lambda c: figures.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
-    "confusion": lambda c: score_plots.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
-    "calibration": lambda c: score_plots.draw_calibration(c, {"seed 0": CALIBRATION}),
-    "subjects": lambda c: score_plots.draw_subjects(c, SUBJECTS, "accuracy"),
+    "confusion": lambda c: finetune_report.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
+    "calibration": lambda c: finetune_report.draw_calibration(c, {"seed 0": CALIBRATION}),
+    "subjects": lambda c: finetune_report.draw_subjects(c, SUBJECTS, "accuracy"),
 }
 
 
@@ -334,7 +333,7 @@ def test_a_reconstruction_is_drawn_where_it_is_masked_and_nowhere_else(tmp_path)
     nothing = dataclasses.replace(one, masked_CN=np.zeros_like(one.masked_CN))
     everything = dataclasses.replace(one, masked_CN=np.ones_like(one.masked_CN))
     counts = [
-        orange(pixels(tmp_path, lambda c, e=e: fill_plots.draw_signals(c, e, MODEL)))
+        orange(pixels(tmp_path, lambda c, e=e: pretrain_report.draw_signals(c, e, MODEL)))
         for e in (nothing, one, everything)
     ]
     assert counts[0] < 0.1 * counts[1] < 0.1 * counts[2]  # the legend has a little
@@ -353,7 +352,7 @@ def test_places_on_the_head():
 
 @pytest.mark.parametrize("channels", [[], CHANNELS[:1], CHANNELS[:3], [ChannelErrors("Nowhere", ERRORS)]])
 def test_a_head_with_few_electrodes(tmp_path, channels):
-    pixels(tmp_path, lambda c: fill_plots.draw_channels(c, channels))
+    pixels(tmp_path, lambda c: pretrain_report.draw_channels(c, channels))
 
 
 def test_a_run_without_a_step_has_a_picture(tmp_path):

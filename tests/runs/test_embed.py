@@ -15,8 +15,7 @@ from cerebro_eeg.commands.embed import embed
 from cerebro_eeg.config import ModelConfig, PatchConfig
 from cerebro_eeg.errors import ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs import features as feature_file
-from cerebro_eeg.runs import predict
+from cerebro_eeg.runs import features, predict
 from cerebro_eeg.runs.features import FeatureFile
 from cerebro_eeg.runs.predict import cut_windows
 from cerebro_eeg.runs.settings import Handling
@@ -134,8 +133,8 @@ def test_rows_of_phase_have_names(tmp_path, phase, names):
 
 @pytest.mark.parametrize("level", ["window", "channel", "token"])
 def test_npz_and_parquet_hold_what_the_function_gives(tmp_path, level, monkeypatch):
-    monkeypatch.setattr(feature_file, "PIECE", 1000)
-    monkeypatch.setattr(feature_file, "GROUP", 1000)  # several row groups
+    monkeypatch.setattr(features, "PIECE", 1000)
+    monkeypatch.setattr(features, "GROUP", 1000)  # several row groups
     folder = make_model(tmp_path / "model", outputs=None)
     files = (edf(tmp_path / "a.edf"), edf(tmp_path / "b.edf", ("Cz", "C3"), seconds=30, rate=500, seed=1))
     result = embed(str(folder), files, out=tmp_path / "f.npz", level=level)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan, reach
 from cerebro_eeg.data.preprocess import Preprocessed
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
@@ -33,10 +32,12 @@ from cerebro_eeg.report.figures import (
     write_in_panel,
 )
 from cerebro_eeg.runs.decisions import HALF, Prediction
-from cerebro_eeg.runs.signals import Signal
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the module of Signal may load torch, which `info FILE --plot` does not need
     from matplotlib.axes import Axes
+
+    from cerebro_eeg.data.filtering.half import FilteredPiece
+    from cerebro_eeg.runs.signals import Signal
 
 _STRETCHES = 64  # stretches that the spectrum is made of
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
@@ -233,7 +234,7 @@ class Envelope:
         self.end = 0.0
         self._columns: list[int] = []
 
-    def watch(self, signal: Signal, piece: FilteredPiece) -> None:
+    def watch(self, signal: "Signal", piece: "FilteredPiece") -> None:
         """Add a block of filtered samples."""
         if not self.names:
             count = min(_CHANNELS, len(signal.names))
