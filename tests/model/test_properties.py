@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, PatchConfig, preset
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.fast import Residual, row_difference
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Block, Encoder, electrode_rows, joined
+from cerebro_eeg.model.encoder import Block, Encoder
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
 from cerebro_eeg.train.loop import deterministic
@@ -101,7 +102,7 @@ def test_jacobian_of_a_block_is_zero_exactly_where_it_must_not_look(kind, layer)
     block = randomized(Block(config, layer))
     layout = Layout.uniform(windows, channels)
     x = torch.randn(windows * channels, patches, config.width, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda x: joined(*block(x, None, layout)), x, vectorize=True)
+    jacobian = torch.autograd.functional.jacobian(lambda x: block(Residual(x), layout).total(), x, vectorize=True)
     reach = jacobian.abs().amax((2, 5)).reshape(windows, channels, patches, windows, channels, patches)
     for b, c, n, b2, c2, n2 in np.ndindex(reach.shape):
         allowed = b == b2 and (MAY_LOOK[kind, layer](c, n, c2, n2) or (c, n) == (c2, n2))
@@ -191,7 +192,7 @@ def test_standard_block_is_torch_transformer_encoder_layer(norm):
     theirs.norm1.load_state_dict(block.norm1.state_dict())
     theirs.norm2.load_state_dict(block.norm2.state_dict())
     x = torch.randn(6, 5, config.width, dtype=torch.float64, requires_grad=True)
-    found = joined(*block(x, None, Layout.uniform(2, 3)))
+    found = block(Residual(x), Layout.uniform(2, 3)).total()
     torch.testing.assert_close(found, theirs(x.reshape(2, 15, -1)).reshape(found.shape), rtol=1e-12, atol=1e-12)
 
 
@@ -425,7 +426,7 @@ def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
     model = randomized(Cerebro(config=small(depth=4)))
     batch = to_batch(*make_windows([2], 40))
     seen = []
-    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(joined(*out)))
+    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(out.total()))
     inner = model.encode(batch, layer=2).x_RND
     torch.testing.assert_close(inner, seen[0])
     with torch.no_grad():
@@ -433,10 +434,10 @@ def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
 
 
 def test_calls_are_split_where_kernels_demand_it(monkeypatch):
-    monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device: 4)
+    monkeypatch.setattr("cerebro_eeg.fast.torch_attention.most_sequences", lambda device: 4)
     split = {}
     for most in (4, 2**31):
-        monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device, most=most: most)
+        monkeypatch.setattr("cerebro_eeg.fast.torch_attention.most_sequences", lambda device, most=most: most)
         encoder = randomized(Encoder(small(depth=2)))
         split[most] = encoder(to_batch(*make_windows([3, 5, 2], 40))).x_RND
     torch.testing.assert_close(split[4], split[2**31], rtol=1e-12, atol=1e-12)
@@ -525,11 +526,11 @@ def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_flo
     batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
     encoder = randomized(Encoder(small())).float()
     seen = []
-    encoder.blocks[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    encoder.blocks[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].x_RND.dtype))
     exact = encoder(batch).x_RND
     with torch.autocast("cpu", torch.bfloat16):
         carried = encoder(batch).x_RND
-        encoder.wide = True
+        encoder.float32_residual = True
         wide = encoder(batch).x_RND
     assert seen == [exact.dtype, torch.bfloat16, torch.float32]
     assert carried.dtype == wide.dtype == torch.float32
@@ -545,10 +546,10 @@ def test_every_block_of_a_vitmae_carries_what_was_asked_for(kind):
     seen: list[torch.dtype] = []
     for part in (model.encoder, model.decoder):
         for block in part.blocks:
-            block.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+            block.register_forward_pre_hook(lambda module, args: seen.append(args[0].x_RND.dtype))
     for wide, dtype in ((False, torch.bfloat16), (True, torch.float32)):
         seen.clear()
-        model.encoder.wide = model.decoder.wide = wide
+        model.encoder.float32_residual = model.decoder.float32_residual = wide
         with torch.autocast("cpu", torch.bfloat16):
             model(batch).loss.backward()
         assert set(seen) == {dtype}
@@ -593,7 +594,7 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
         table[0] = 0
         table.requires_grad_()
         with deterministic(on):
-            rows = electrode_rows(table, channels)
+            rows = row_difference(table, channels)
         found.append((rows, torch.autograd.grad(rows, table, weight)[0]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])
@@ -602,28 +603,23 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("calling", [lambda f: f, torch._dynamo.run], ids=["plainly", "beside compiled code"])
-def test_patches_and_first_tokens_are_gone_when_the_second_block_runs(calling, norm):
-    """Without gradients nobody needs them, and they are memory; where torch.compile is on, callers hold arguments."""
+def test_patches_are_gone_when_the_blocks_run(calling, norm):
+    """Without gradients nobody needs them, and they are memory; also where torch.compile is on."""
     encoder, made, alive = randomized(Encoder(small(norm=norm))), [], []
-    cut, tokens = encoder.cut, encoder.tokens
+    cut = encoder.cut
 
     def noting_cut(batch):
         patches = cut(batch)
         made.append(weakref.ref(patches.values_RNL))
         return patches
 
-    def noting_tokens(*given):
-        x = tokens(*given)
-        made.append(weakref.ref(x))
-        return x
-
     def look(*given):
         alive.append([it() is not None for it in made])
 
-    encoder.cut, encoder.tokens = noting_cut, noting_tokens
+    encoder.cut = noting_cut
     batch = to_batch(*make_windows([3, 2], 40))
     for block in encoder.blocks:
         block.register_forward_pre_hook(look)
     with torch.no_grad():
         calling(lambda: encoder(batch))()
-    assert alive == [[False, True], [False, False]]
+    assert alive == [[False], [False]]

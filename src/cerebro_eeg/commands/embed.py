@@ -106,7 +106,7 @@ def embed(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
-    from cerebro_eeg.fast.cpu import packed
+    from cerebro_eeg.fast import packed
     from cerebro_eeg.runs.embed import check_level, embed_windows, feature_shape, row_names
     from cerebro_eeg.runs.features import FeatureFile, check_target
     from cerebro_eeg.runs.predict import find_inputs, load_model, make_reader, random_words, write_map

@@ -100,7 +100,7 @@ def predict(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
-    from cerebro_eeg.fast.cpu import packed
+    from cerebro_eeg.fast import packed
     from cerebro_eeg.runs import decisions
     from cerebro_eeg.runs import predict as runs_predict
     from cerebro_eeg.scores.tables import positive_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.cpu import packed
+from cerebro_eeg.fast import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.runs.predict import (
     OnProgress,

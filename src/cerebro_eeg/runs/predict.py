@@ -31,7 +31,7 @@ from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
 from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
-from cerebro_eeg.fast.cpu import packed
+from cerebro_eeg.fast import packed
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.decisions import Prediction, softmax
