@@ -46,12 +46,12 @@ def do(job, grads):
     try:
         with Watched(grads if job.get("gradients") else None):
             if job["verb"] == "pretrain":
-                choices = pretrain.Choices(
+                choices = pretrain.PretrainOptions(
                     steps=job.get("steps", 20), seconds=1.0, paper=True, **job.get("choices", {})
                 )
                 pretrain.pretrain(stores, Path(job["out"]), preset(job), choices, engine, start)
             else:
-                tuned = finetune.Choices(steps=job.get("steps", 20), paper=True, **job["choices"])
+                tuned = finetune.FinetuneOptions(steps=job.get("steps", 20), paper=True, **job["choices"])
                 finetune.finetune(stores[0], Path(job["out"]), preset(job), tuned, engine, start)
     except CerebroError as error:
         return f"{type(error).__name__}: {error}"

@@ -22,12 +22,13 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs import finetune, scoring
+from cerebro_eeg.runs import evaluate as scoring
+from cerebro_eeg.runs import finetune
+from cerebro_eeg.runs.evaluate import TrainedModel, _event_threshold
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.judging import Training, _event_threshold
-from cerebro_eeg.runs.predicting import start_times
-from cerebro_eeg.runs.scored import summarise
+from cerebro_eeg.runs.score_record import summarise
 from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.store_predictions import start_times
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.scores.predictions import Predictions, headline, score
 from train_stores import make_store
@@ -51,9 +52,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     make_store(folder / "store", subjects=12, seconds=8)
     for name, choices in {
-        "alpha": finetune.Choices("alpha", seeds=(0, 1), steps=3),
-        "folded": finetune.Choices("folded", seeds=(0,), folds=3, steps=2),
-        "level": finetune.Choices("level", seeds=(0,), steps=2),
+        "alpha": finetune.FinetuneOptions("alpha", seeds=(0, 1), steps=3),
+        "folded": finetune.FinetuneOptions("folded", seeds=(0,), folds=3, steps=2),
+        "level": finetune.FinetuneOptions("level", seeds=(0,), steps=2),
     }.items():
         train(folder / "store", folder / name, choices)
     return folder
@@ -185,7 +186,7 @@ def weights(made):
 
 def probe(made, out, start, **changes):
     lines = []
-    choices = finetune.Choices("alpha", **{"seeds": (3, 4, 5), "freeze": True, **changes})
+    choices = finetune.FinetuneOptions("alpha", **{"seeds": (3, 4, 5), "freeze": True, **changes})
     found = finetune.finetune(
         made / "store", out, PRESET, choices, Engine(device="cpu", readers=0), start, say=lines.append
     )
@@ -515,7 +516,7 @@ def clinic(tmp_path_factory):
                 labels = [Interval(a, b, split, task["names"][n]) for a, b, n in spans]
                 tasks = {4: ("seizure",), 5: ()}.get(number, ("seizure", "odd"))
                 draft.commit(native_sfreq=256.0, subject=f"s{number}", labels=dict.fromkeys(tasks, labels))
-    train(folder / "store", folder / "odd", finetune.Choices("odd", steps=4))
+    train(folder / "store", folder / "odd", finetune.FinetuneOptions("odd", steps=4))
     return folder
 
 
@@ -576,7 +577,7 @@ def test_events_have_a_threshold_of_their_own_where_there_is_no_other_of_windows
     change = {"threshold": None} if why == "none chosen" else {"threshold": 0.987, "threshold_level": "recording"}
     if why != "the first class":
         checkpoint.save_tensors(path, tensors, replace(header, head=replace(header.head, **change)))
-    training = Training(RunFolder(path.parent), "", 0, None)
+    training = TrainedModel(RunFolder(path.parent), "", 0, None)
     kept = Predictions.load(path.parent / "validation.npz")
     positive = 0 if why == "the first class" else 1
     false, true, limits = sk.roc_curve(kept.truth == positive, kept.output[:, positive], drop_intermediate=False)
@@ -593,7 +594,9 @@ def test_events_where_no_class_is_a_seizure(run):
 
 
 def test_electrodes_that_no_window_trained_need_a_policy(clinic, tmp_path):
-    train(clinic / "store", tmp_path / "run", finetune.Choices("seizure", steps=2))  # C1 is in the test windows only
+    train(
+        clinic / "store", tmp_path / "run", finetune.FinetuneOptions("seizure", steps=2)
+    )  # C1 is in the test windows only
     assert "C1" in message(lambda: judge(tmp_path / "run", clinic / "store"), ChannelError)
     assert not (tmp_path / "run" / "test.json").exists()
     found = judge(tmp_path / "run", clinic / "store", untrained="nearest")  # Oz, with no near one, is in none

@@ -22,23 +22,20 @@ from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, StoppedError, TrainingError
 from cerebro_eeg.runs import finetune, pretrain
-from cerebro_eeg.runs.electrodes import electrode_ids
-from cerebro_eeg.runs.engine import choose_pieces, usual_channels
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.pretraining import MaskedTask
+from cerebro_eeg.runs.pretrain import MaskedTask
 from cerebro_eeg.runs.settings import Engine, choose
-from cerebro_eeg.runs.sources import pretrain_windows
-from cerebro_eeg.runs.splitting import find_splits, read_cut
-from cerebro_eeg.runs.training import fit_batch
+from cerebro_eeg.runs.training import count_micro_batches, fit_batch, usual_channels
+from cerebro_eeg.runs.windows import electrode_ids, find_splits, pretrain_windows, read_task
 from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train import log, loop
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.log import read_lines
 from train_stores import MONTAGES, make_store
 from train_worker import preset
 
 ENGINE = Engine(device="cpu", readers=0)
-CHOICES = pretrain.Choices(steps=6, seconds=1.0, paper=True)
+CHOICES = pretrain.PretrainOptions(steps=6, seconds=1.0, paper=True)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +94,7 @@ def test_the_stream_is_the_same_for_every_number_of_processes_and_readers(store)
             seen = []
             tasks = [
                 MaskedTask(
-                    [(store, windows)], order, loader, model.model, model.objective, 0, World(rank, size), pieces
+                    [(store, windows)], order, loader, model.model, model.objective, 0, ProcessGroup(rank, size), pieces
                 )
                 for rank in range(size)
             ]
@@ -400,7 +397,7 @@ def test_of_several_processes_the_first_one_speaks(capsys, monkeypatch):
 def tune(folder, out, start, **choices):
     lr = choices.pop("lr", 3e-3)
     table = replace(preset({}).finetune, peak_lr=lr)
-    chosen = finetune.Choices(**{"task": "alpha", "steps": 40, "paper": True, **choices})
+    chosen = finetune.FinetuneOptions(**{"task": "alpha", "steps": 40, "paper": True, **choices})
     return finetune.finetune(folder, out, replace(preset({}), finetune=table), chosen, ENGINE, start)
 
 
@@ -448,11 +445,11 @@ def test_a_probe_answers_in_the_unit_of_its_targets(folder, store, pretrained, t
 
 
 def test_folds_test_every_subject_once(folder, store, tmp_path):
-    cut = read_cut(store, "alpha", None, None, None)
+    cut = read_task(store, "alpha", None, None, None)
     splits = list(find_splits(store, cut, 3))
     tested = [s for split in splits for s in sorted({split.test.facts.subjects[n] for n in split.test.subject})]
     assert sorted(tested) == [f"sub{n}" for n in range(6)]
-    own = list(find_splits(store, read_cut(store, "folded", None, None, None), 3))
+    own = list(find_splits(store, read_task(store, "folded", None, None, None), 3))
     assert [sorted({s.test.facts.subjects[n] for n in s.test.subject}) for s in own] == [
         ["sub0", "sub3"],
         ["sub1", "sub4"],
@@ -543,11 +540,11 @@ def test_memory_is_reckoned_by_usual_windows(store):
 
 def test_pieces_are_as_many_as_memory_asks_and_never_empty():
     model = preset({}).model
-    assert choose_pieces(replace(ENGINE, micro_batch=5), World(0, 2), model, 3, 256, 24) == 3
-    assert choose_pieces(replace(ENGINE, micro_batch=1), World(0, 5), model, 3, 256, 12) == 2
-    assert choose_pieces(ENGINE, World(), model, 3, 256, 12) == 1
+    assert count_micro_batches(replace(ENGINE, micro_batch=5), ProcessGroup(0, 2), model, 3, 256, 24) == 3
+    assert count_micro_batches(replace(ENGINE, micro_batch=1), ProcessGroup(0, 5), model, 3, 256, 12) == 2
+    assert count_micro_batches(ENGINE, ProcessGroup(), model, 3, 256, 12) == 1
     with pytest.raises(ConfigError, match="cannot be shared by 13 processes"):
-        choose_pieces(ENGINE, World(0, 13), model, 3, 256, 12)
+        count_micro_batches(ENGINE, ProcessGroup(0, 13), model, 3, 256, 12)
 
 
 def test_folder_names_are_paths(pretrained):
@@ -563,7 +560,7 @@ def test_what_is_wrong_with_the_next_step_shows_when_it_is_its_turn():
         yield 2
         raise OSError("gone")
 
-    ahead = loop._Ahead(stream())
+    ahead = loop._Prefetch(stream())
     assert ahead.take() == 1  # nothing had been fetched
     ahead.fetch()
     assert ahead.take() == 2

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.scores import classification, regression
-from cerebro_eeg.scores.bootstrap import draw
-from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, missing, score
+from cerebro_eeg.scores.predictions import Predictions, choose_threshold, draw, headline, missing, score
 from cerebro_eeg.scores.seizures import COLUMNS, Line, find_events, lay_out, score_events, seizure_class, write_events
 
 

@@ -14,7 +14,7 @@ from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.training import plan_length
-from cerebro_eeg.train import draws
+from cerebro_eeg.train import random_numbers
 from cerebro_eeg.train.optim import Schedule, adamw, group, layer_of
 from tiny_models import small
 
@@ -40,28 +40,31 @@ def test_draws_are_the_arithmetic_that_they_say(seed, key, epoch, place, purpose
     start = (seed & WORD) ^ ((purpose + 1) * 0xD1B54A32D192ED03 & WORD)
     window = mix(mix(mix((key & WORD) ^ start) ^ epoch) ^ start)
     wanted = (mix(mix(place) ^ window) >> 40) * 2.0**-24
-    found = draws.window_keys(seed, torch.tensor([key]), torch.tensor([epoch]), purpose)
-    assert draws.uniform(found, torch.tensor([place])).tolist() == [wanted]
+    found = random_numbers.window_keys(seed, torch.tensor([key]), torch.tensor([epoch]), purpose)
+    assert random_numbers.uniform(found, torch.tensor([place])).tolist() == [wanted]
 
 
 def test_draws_look_random():
-    keys = draws.window_keys(7, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), draws.MASK)
-    flat = draws.uniform(keys[:, None], torch.arange(640))
+    keys = random_numbers.window_keys(7, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), random_numbers.MASK)
+    flat = random_numbers.uniform(keys[:, None], torch.arange(640))
     assert stats.kstest(flat.flatten().numpy(), "uniform").pvalue > 0.001
     table = np.corrcoef(flat[:, :20].numpy().T)  # neighbouring places of a window
     assert np.abs(table - np.eye(20)).max() < 0.15
-    other = draws.uniform(
-        draws.window_keys(8, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), 0)[:, None], torch.arange(640)
+    other = random_numbers.uniform(
+        random_numbers.window_keys(8, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), 0)[:, None],
+        torch.arange(640),
     )
     assert abs(np.corrcoef(flat.flatten().numpy(), other.flatten().numpy())[0, 1]) < 0.01
-    assert stats.kstest(draws.normal(keys[:, None], torch.arange(640)).flatten().numpy(), "norm").pvalue > 0.001
-    assert torch.isfinite(draws.normal(keys[:, None], torch.arange(640))).all()
+    assert (
+        stats.kstest(random_numbers.normal(keys[:, None], torch.arange(640)).flatten().numpy(), "norm").pvalue > 0.001
+    )
+    assert torch.isfinite(random_numbers.normal(keys[:, None], torch.arange(640))).all()
 
 
 def test_streams_of_purposes_and_epochs_differ():
     key = torch.arange(100)
     found = {
-        tuple(draws.window_keys(seed, key, torch.full_like(key, epoch), purpose).tolist())
+        tuple(random_numbers.window_keys(seed, key, torch.full_like(key, epoch), purpose).tolist())
         for seed in (0, 1)
         for epoch in (0, 1, 2)
         for purpose in range(4)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cerebro_eeg.commands.step_line import write_page
+from cerebro_eeg.commands.progress_lines import write_page
 from cerebro_eeg.progress import Progress, counted
 
 
@@ -28,8 +28,7 @@ class EvaluateResult:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
 
     def text(self) -> str:
-        from cerebro_eeg.scores.rules import by_rule, event_words
-        from cerebro_eeg.scores.tables import positive_of
+        from cerebro_eeg.scores.tables import by_rule, event_words, positive_of
 
         seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
         of_folds = f" of {folds} folds" if folds else ""
@@ -60,8 +59,7 @@ class EvaluateResult:
 
     def _primary(self) -> str:
         """The number to quote where one is wanted."""
-        from cerebro_eeg.scores.rules import by_rule, primary
-        from cerebro_eeg.scores.tables import shown, title
+        from cerebro_eeg.scores.tables import by_rule, primary, shown, title
 
         kind, names = self.task["kind"], self.task["names"]
         metric = primary(kind, names)
@@ -130,7 +128,7 @@ def evaluate(
     """
     from cerebro_eeg.errors import ConfigError
     from cerebro_eeg.report.run_report import report_finetune
-    from cerebro_eeg.runs import scoring
+    from cerebro_eeg.runs import evaluate as scoring
     from cerebro_eeg.train.distributed import choose_threads
 
     choose_threads(threads)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose
@@ -151,7 +151,7 @@ def finetune(
         "finetune.peak_lr": lr,
     }
     chosen = choose(preset, config, flags, set)
-    choices = runs.Choices(
+    choices = runs.FinetuneOptions(
         task=task,
         seeds=tuple(range(seed, seed + seeds)),
         folds=folds,

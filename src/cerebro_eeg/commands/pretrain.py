@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, in_time
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose
@@ -130,7 +130,7 @@ def pretrain(
             f"{', '.join(theirs)} cannot be changed with --from: model and objective are the checkpoint's; leave it out"
         )
     chosen = choose(preset, config, flags, set)
-    choices = runs.Choices(seed, seconds, stride, weights or None, without, steps, paper, rate)
+    choices = runs.PretrainOptions(seed, seconds, stride, weights or None, without, steps, paper, rate)
     progress, began = Progress(), time.monotonic()
     line = StepLine(progress)
     try:

@@ -13,13 +13,12 @@ from cerebro_eeg.progress import counted
 from cerebro_eeg.report import curve_plots, score_plots
 from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, subheading, table
 from cerebro_eeg.report.provenance import provenance, read_training
-from cerebro_eeg.runs.judging import score_by
-from cerebro_eeg.runs.probing import one_for_all, seeds_that_differ
-from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise
-from cerebro_eeg.runs.seen import unknown_overlap
+from cerebro_eeg.runs.evaluate import score_by
+from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise
+from cerebro_eeg.runs.windows import unknown_overlap
 from cerebro_eeg.scores.predictions import Predictions, score
-from cerebro_eeg.scores.rules import by_rule, event_words, primary
-from cerebro_eeg.scores.tables import at_threshold_words, positive_of, shown, title
+from cerebro_eeg.scores.tables import at_threshold_words, by_rule, event_words, positive_of, primary, shown, title
 from cerebro_eeg.train.log import read_lines
 
 Score = Mapping[str, Any]
@@ -100,7 +99,7 @@ def _validated(path: Path, fold: str, seed: int) -> Score:
     return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
 
 
-def _test(record: Record | None, seeds: Sequence[int]) -> list[str]:
+def _test(record: ScoreRecord | None, seeds: Sequence[int]) -> list[str]:
     if record is None:
         words = "The test set has not been scored. cerebro-eeg evaluate scores it, once."
         return [heading("Test"), paragraph(words, soft=True)]

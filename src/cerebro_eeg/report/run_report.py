@@ -18,9 +18,9 @@ from cerebro_eeg.report.page import check_packages, facts, figure, heading, page
 from cerebro_eeg.report.provenance import provenance
 from cerebro_eeg.runs.examples import Example, find_examples
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 from cerebro_eeg.runs.reconstruction import RIVALS, Errors, Reconstructed, reconstruct
-from cerebro_eeg.runs.sources import open_stores, pretrain_windows
+from cerebro_eeg.runs.windows import open_stores, pretrain_windows
 from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.train.log import read_lines
 

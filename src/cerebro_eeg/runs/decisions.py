@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.scores.operating import decide
+from cerebro_eeg.scores.classification import decide
 
 HALF = 0.5
 """The threshold where none was chosen."""

@@ -11,7 +11,7 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.baselines import Montage
 from cerebro_eeg.runs.filling import mask_windows, spread
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 from cerebro_eeg.runs.reconstruction import dataset_of
 from cerebro_eeg.train.loop import evaluating
 

@@ -19,7 +19,7 @@ from cerebro_eeg.data.batching.order import Step
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
 from cerebro_eeg.model.patches import make_patches
 from cerebro_eeg.runs.baselines import Montage
-from cerebro_eeg.runs.pretraining import Sources, mask_noise
+from cerebro_eeg.runs.pretrain import Sources, mask_noise
 
 BATCH = 32
 PHASE = " (phase)"

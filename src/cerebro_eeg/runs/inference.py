@@ -29,10 +29,10 @@ from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest
 from cerebro_eeg.runs.decisions import Prediction, softmax
-from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
 from cerebro_eeg.runs.inputs import find_checkpoint
 from cerebro_eeg.runs.settings import Handling, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.loop import evaluating
 
 if TYPE_CHECKING:

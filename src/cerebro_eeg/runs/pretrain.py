@@ -1,45 +1,197 @@
-"""Pretrain: one run of masked pre-training, from stores to weights, that goes on where it was stopped."""
+"""Pretraining: reconstruct masked patches of the windows of one or several stores.
+
+Legend: **B** windows, **R** rows, **N** tokens of a row.
+
+Pretrain: one run of masked pre-training, from stores to weights, that goes on where it was stopped.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from cerebro_eeg.config import Preset, SignalConfig
-from cerebro_eeg.data.batching.loader import Loader
-from cerebro_eeg.data.batching.order import Order
+from cerebro_eeg.batch import Batch, Layout, onto
+from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, SignalConfig
+from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
+from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model import checkpoint
-from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.runs import engine as engines
+from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts
+from cerebro_eeg.runs import training as engines
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.pretraining import MaskedTask, validate
-from cerebro_eeg.runs.seen import record
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.sources import check_signal, open_stores, pretrain_windows, signal_of
 from cerebro_eeg.runs.training import (
-    Plan,
     Say,
     Tell,
+    TrainingPlan,
     carry_out,
     fit_batch,
     gathered,
     plan_length,
     signal_type,
-    together,
+    training_processes,
+)
+from cerebro_eeg.runs.windows import (
+    check_signal,
+    name_windows,
+    note_seen,
+    open_stores,
+    pretrain_windows,
+    read_alone,
+    read_steps,
+    record,
+    signal_of,
 )
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train import loop, random_numbers
+from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.log import read_lines
+from cerebro_eeg.train.loop import evaluating
 from cerebro_eeg.train.optim import group
+
+Sources = Sequence[tuple[Store, Windows]]
+MaskedInputs = tuple[Batch, Tensor]
+"""Windows on the device, and the numbers that choose their masked tokens."""
 
 
 @dataclass(frozen=True)
-class Choices:
+class MaskedMicroBatch:
+    """Windows of a step that are computed at once, and the tokens of the whole step."""
+
+    raw: RawStep
+    masked: int
+    visible: int
+    ready: MaskedInputs | None = None
+    """Of a step's first piece: the others would fill the device."""
+
+
+class MaskedTask:
+    """Masked reconstruction, as the loop wants it."""
+
+    names: tuple[str, ...] = ("masked", "visible")
+
+    def __init__(
+        self,
+        sources: Sources,
+        order: Order,
+        loader: Loader,
+        config: ModelConfig,
+        objective: ObjectiveConfig,
+        seed: int,
+        world: ProcessGroup,
+        pieces: int,
+        dtype: torch.dtype = torch.float16,
+    ) -> None:
+        self._windows = [windows for _, windows in sources]
+        self._order, self._loader, self._seed = order, loader, seed
+        self._config, self._objective = config, objective
+        self._world, self._pieces, self._dtype = world, pieces, dtype
+        self._tokens = config.patches.count(max(windows.samples for windows in self._windows))
+        self._rows = [windows.channels.astype(np.int64) * config.patches.rows for windows in self._windows]
+
+    def pieces(self, first: int, last: int) -> Iterator[Sequence[MaskedMicroBatch]]:
+        for step, raws in read_steps(self._order, self._loader, self._world, self._pieces, first, last):
+            masked, visible = self._counts(step)
+            yield [
+                MaskedMicroBatch(raw, masked, visible, None if place else self._prepare(raw))
+                for place, raw in enumerate(raws)
+            ]
+
+    def share(self, module: nn.Module, piece: MaskedMicroBatch) -> tuple[Tensor, Tensor]:
+        found = self._reconstruct(module, piece.raw, piece.ready)
+        masked = found.masked_sum / max(1, piece.masked)
+        visible = found.visible_sum / max(1, piece.visible)
+        return masked + self._objective.alpha * visible, torch.stack([masked, visible]).detach()
+
+    def windows(self, piece: MaskedMicroBatch) -> list[str]:
+        return name_windows(self._windows, piece.raw.step)
+
+    def alone(self, module: nn.Module, piece: MaskedMicroBatch) -> Iterator[tuple[str, Tensor]]:
+        for name, raw in read_alone(self._loader, self._windows, piece.raw.step):
+            yield name, self._reconstruct(module, raw).loss
+
+    def note(self, step: int, notes: dict[str, Any]) -> None:
+        note_seen(notes, self._windows, self._order.step(step - 1))
+
+    def _reconstruct(self, module: nn.Module, raw: RawStep, ready: MaskedInputs | None = None) -> Reconstruction:
+        found: Reconstruction = module(*(ready or self._prepare(raw)))
+        return found
+
+    def _prepare(self, raw: RawStep) -> MaskedInputs:
+        """What the model is called with. The loop asks for the next step while the device computes the one before."""
+        device = self._world.device
+        batch = lay_out(raw, device, self._dtype)
+        noise_RN = mask_noise(self._config, batch.layout, raw.key_B, raw.epoch_B, self._seed, self._tokens, device)
+        return batch, noise_RN
+
+    def _counts(self, step: Step) -> tuple[int, int]:
+        """Masked and visible tokens of all processes."""
+        rows = np.empty(len(step), np.int64)
+        for number, of_source in enumerate(self._rows):
+            mine = step.source == number
+            rows[mine] = of_source[step.window[mine]]
+        return token_counts(rows.tolist(), self._tokens, self._objective.mask_ratio)
+
+
+def mask_noise(
+    config: ModelConfig, layout: Layout, key_B: Tensor, epoch_B: Tensor, seed: int, tokens: int, device: torch.device
+) -> Tensor:
+    """(R, N) uniform numbers that choose the masked tokens: of each window its own, wherever it is computed."""
+    if config.patches.phase != "none":
+        layout, _ = layout.doubled(config.patches.phase == "separated", device)
+    key_B = onto(random_numbers.window_keys(seed, key_B, epoch_B, random_numbers.MASK), device)
+    if layout.slot_R is None:
+        row_R = torch.arange(layout.windows * layout.width, device=device) % max(1, layout.width)
+    else:
+        row_R = layout.slot_R % layout.width
+    place_RN = row_R[:, None] * tokens + torch.arange(tokens, device=device)
+    return random_numbers.uniform(layout.per_row(key_B)[:, None], place_RN)
+
+
+@torch.no_grad()
+def validate(
+    model: MaskedCerebro,
+    module: nn.Module,
+    sources: Sources,
+    world: ProcessGroup,
+    batch: int,
+    dtype: torch.dtype = torch.float16,
+) -> dict[str, float]:
+    """Masked and visible error over all windows of the sources, with masks that never change."""
+    counts = [len(windows) for _, windows in sources]
+    if sum(counts) == 0:
+        return {}
+    config, objective = model.config, model.objective
+    whole = next(in_order(counts, sum(counts)))
+    # Every process computes the same number of pieces, because a sharded forward pass needs all of them.
+    shared = len(whole) >= world.size
+    mine = whole.part(world.rank, world.size) if shared else whole
+    pieces = max(1, min(-(-len(whole) // (world.size * batch)), len(whole) // world.size if shared else len(whole)))
+    totals = torch.zeros(4, dtype=torch.float64, device=world.device)
+    with evaluating(module), Loader(sources, threads=2) as loader:
+        for raw in loader.stream(mine.part(number, pieces) for number in range(pieces)):
+            layout_batch = lay_out(raw, world.device, dtype)
+            tokens = config.patches.count(raw.samples)
+            noise_RN = mask_noise(config, layout_batch.layout, raw.key_B, raw.epoch_B, 0, tokens, world.device)
+            found = module(layout_batch, noise_RN)
+            totals += torch.stack([found.masked_sum, found.masked_count, found.visible_sum, found.visible_count])
+    masked, masked_count, visible, visible_count = (world.sum(totals) if shared else totals).tolist()
+    masked, visible = masked / max(1.0, masked_count), visible / max(1.0, visible_count)
+    return {
+        "validation_masked": masked,
+        "validation_visible": visible,
+        "validation_loss": masked + objective.alpha * visible,
+    }
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
     """What a pre-training run is besides the configs of its preset."""
 
     seed: int = 0
@@ -83,7 +235,7 @@ def pretrain(
     folders: Sequence[Path],
     out: Path,
     preset: Preset,
-    choices: Choices,
+    choices: PretrainOptions,
     engine: Engine,
     start: Path | None = None,
     *,
@@ -92,16 +244,16 @@ def pretrain(
 ) -> Pretrained:
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
     folder = RunFolder(out)
-    with together(folder, engine, say, tell) as (world, say, tell):
+    with training_processes(folder, engine, say, tell) as (world, say, tell):
         return _pretrain(world, open_stores(folders), folder, preset, choices, engine, start, say, tell)
 
 
 def _pretrain(
-    world: World,
+    world: ProcessGroup,
     stores: list[Store],
     folder: RunFolder,
     preset: Preset,
-    choices: Choices,
+    choices: PretrainOptions,
     engine: Engine,
     start: Path | None,
     say: Say,
@@ -124,7 +276,7 @@ def _pretrain(
     )
     samples = max(windows.samples for _, windows in sources)
     channels = engines.usual_channels([windows for _, windows in sources])
-    pieces = engines.choose_pieces(engine, world, config, channels, samples, batch)
+    pieces = engines.count_micro_batches(engine, world, config, channels, samples, batch)
     say(f"{sum(counts):,} windows of {seconds:g} s; {length.steps:,} steps of {batch:,} in {pieces} on {world.device}")
     settings = {
         "model": to_dict(config),
@@ -138,7 +290,7 @@ def _pretrain(
 
     at_once = max(1, batch // (pieces * world.size))
 
-    def after(run: loop.Run, step: int) -> tuple[dict[str, float], bool]:
+    def after(run: loop.TrainingRun, step: int) -> tuple[dict[str, float], bool]:
         if not held_out or (step % length.an_epoch and step != length.steps):
             return {}, False
         with loop.autocast(run):
@@ -153,7 +305,7 @@ def _pretrain(
             return MaskedTask(sources, order, loader, config, model.objective, choices.seed, world, pieces, dtype)
 
         groups = group(model, table.weight_decay)
-        plan = Plan(
+        plan = TrainingPlan(
             "pretrain", model, groups, table.betas, table.clip, length, batch, pieces, settings, make_task, after
         )
         run = carry_out(plan, folder, engine, world, say, tell)
@@ -166,7 +318,7 @@ def _pretrain(
 
 
 def _write(
-    run: loop.Run,
+    run: loop.TrainingRun,
     folder: RunFolder,
     model: MaskedCerebro,
     sources: Sequence[tuple[Store, Windows]],

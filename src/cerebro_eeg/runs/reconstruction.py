@@ -23,7 +23,7 @@ from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.bands import band_energy, band_limits
 from cerebro_eeg.runs.baselines import Montage, interpolate
 from cerebro_eeg.runs.filling import PHASE, mask_windows, spread_windows
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 from cerebro_eeg.runs.ridge_fit import Ridge, fit_ridge
 from cerebro_eeg.train.loop import evaluating
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.runs.baselines import TERMS, Covariances, Montage, ridge
 from cerebro_eeg.runs.filling import mask_windows, spread
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 
 FIT_WINDOWS = 256
 """Training windows of a montage, spread evenly, that its covariance is taken from."""

@@ -27,8 +27,8 @@ from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples
 from cerebro_eeg.data.storing.job import with_columns
 from cerebro_eeg.data.storing.writer import LARGEST, ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
-from cerebro_eeg.runs.electrodes import Electrodes
 from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.runs.windows import Electrodes
 
 if TYPE_CHECKING:
     import mne

@@ -2,7 +2,21 @@
 
 ``measure`` calls scikit-learn. ``resample`` computes the same numbers for many weightings of the subjects in whole
 arrays, because a thousand calls would take minutes; ``levels.level`` holds the two equal on every use.
+
+Operating: two classes decided by a threshold, as ``predict`` decides: what is found, missed and falsely called.
+
+The positive class is the last one. ``measure`` calls scikit-learn, ``resample`` computes the same for many draws of the
+subjects; ``levels.estimates`` holds the two equal on every use.
+
+Calibration: whether what is said with 80 % comes true in 80 % of the windows.
+
+For two classes the probability of the last one against its share; for more, the probability of the most probable class
+against the share that is right. Ten bins of equal width. The error is the mean distance of the two, weighted by the
+windows of a bin: the expected calibration error of Guo et al., "On Calibration of Modern Neural Networks" (2017),
+https://arxiv.org/abs/1706.04599.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,3 +175,81 @@ def _mean(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     counted = np.isfinite(stacked)
     total = np.where(counted, stacked, 0.0).sum(0)
     return np.where(counted.any(0), total / np.maximum(counted.sum(0), 1), np.nan)
+
+
+THRESHOLD_NAMES = ("balanced_accuracy", "sensitivity", "specificity", "precision", "f1")
+_ONE_HOT = np.eye(2, dtype=np.float32)
+
+
+def decide(output: NDArray[np.floating], threshold: float) -> NDArray[np.int64]:
+    """The class of each row of two probabilities: the last one from ``threshold`` on. The one rule, also of predict."""
+    return (output[:, 1].astype(np.float64) >= threshold).astype(np.int64)  # float32 would round the threshold, too
+
+
+def measure_decided(truth: NDArray[np.int64], said: NDArray[np.int64]) -> dict[str, float | None]:
+    """Every number of ``NAMES``; None where nothing is true, or nothing was said, that it could be a share of."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    precision, recall, f1, _ = precision_recall_fscore_support(truth, said, labels=[0, 1], zero_division=np.nan)
+    found = (recall[1], recall[0], precision[1], f1[1])
+    balanced = count(truth, _ONE_HOT[said])["balanced_accuracy"]
+    values = [balanced, *(float(value) if np.isfinite(value) else None for value in found)]
+    return dict(zip(THRESHOLD_NAMES, values, strict=True))
+
+
+def resample_decided(
+    truth: NDArray[np.int64], said: NDArray[np.int64], unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
+    """Every number of ``NAMES`` for every row of ``weights`` (draws, units), NaN where it is undefined.
+
+    Also whether a draw has every class that the truth has.
+    """
+    drawn = draw_confusions(truth, said, unit, weights, 2)
+    right, occurs, called = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        recall = right / occurs
+        precision = right[:, 1] / called[:, 1]
+        f1 = 2 * right[:, 1] / (occurs[:, 1] + called[:, 1])
+    balanced = np.where(occurs > 0, recall, 0.0).sum(1) / (occurs > 0).sum(1)
+    values = (balanced, recall[:, 1], recall[:, 0], precision, f1)
+    return dict(zip(THRESHOLD_NAMES, values, strict=True)), (occurs[:, np.unique(truth)] > 0).all(1)
+
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Windows whose probability is from ``low`` to ``high``."""
+
+    low: float
+    high: float
+    windows: int
+    said: float
+    """Mean probability."""
+    true: float
+    """Share that came true."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Bins that have windows, and the expected calibration error."""
+
+    bins: tuple[Bin, ...]
+    error: float
+
+
+def calibrate(truth: NDArray[np.int64], output: NDArray[np.float32]) -> Calibration:
+    """Of windows."""
+    from sklearn.calibration import calibration_curve
+
+    two = output.shape[1] == 2
+    probability = np.clip(output[:, 1] if two else output.max(1), 0.0, 1.0).astype(np.float64)
+    happened = (truth == (1 if two else output.argmax(1))).astype(np.int64)
+    true, said = calibration_curve(happened, probability, n_bins=BINS, strategy="uniform", pos_label=1)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    place = np.searchsorted(edges[1:-1], probability)  # as scikit-learn does
+    used, windows = np.unique(place, return_counts=True)
+    rows = zip(used.tolist(), windows.tolist(), said.tolist(), true.tolist(), strict=True)
+    bins = tuple(Bin(round(k / BINS, 6), round((k + 1) / BINS, 6), n, p, t) for k, n, p, t in rows)
+    return Calibration(bins, float(np.abs(true - said) @ windows / len(truth)))

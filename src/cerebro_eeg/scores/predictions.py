@@ -1,11 +1,18 @@
-"""Metrics: predictions beside the truth, the number that selects, the threshold, and the whole honest score of a test.
+"""Bootstrap: draws of subjects with replacement, as weights, and the interval that they give.
+
+Windows of one subject are alike, so an interval over windows would be far too narrow: subjects are what is drawn.
+
+Levels: the same windows judged one by one, by recording and by subject, each number with its interval.
+
+Metrics: predictions beside the truth, the number that selects, the threshold, and the whole honest score of a test.
 
 The formulas are scikit-learn's; what is ours is the order of things: which number selects, over whom intervals are
 taken, and what happens where a class is missing. Below ``runs``, without torch.
 """
 
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +23,146 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.files import replacing
 from cerebro_eeg.progress import counted
 from cerebro_eeg.scores import classification, regression
-from cerebro_eeg.scores.bootstrap import draw
-from cerebro_eeg.scores.calibration import calibrate
-from cerebro_eeg.scores.levels import Table, class_counts, group, level, subject_rows
-from cerebro_eeg.scores.operating import operate
-from cerebro_eeg.scores.tables import AtThreshold, Scores, positive_of
+from cerebro_eeg.scores.classification import calibrate
+from cerebro_eeg.scores.tables import AtThreshold, ClassCount, Decided, Estimate, Level, Scores, SubjectRow, positive_of
+
+LEVEL = 0.95
+
+
+def draw(units: int, resamples: int, seed: int) -> NDArray[np.float64]:
+    """(resamples, units): how often each unit is in each draw of as many units."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return rng.multinomial(units, np.full(units, 1 / units), size=resamples).astype(np.float64)
+
+
+def interval(values: NDArray[np.float64], units: int) -> tuple[float | None, float | None]:
+    """The percentiles that hold 95 % of the draws; none for one unit, or where most draws are without a value."""
+    known = values[np.isfinite(values)]
+    if units < 2 or not len(values) or 2 * len(known) < len(values):
+        return None, None
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class OutputTable:
+    """Outputs beside the truth, one row a window, recording or subject."""
+
+    kind: str
+    names: tuple[str, ...]
+    output: NDArray[np.float32]
+    truth: NDArray[Any]
+    recording: NDArray[np.str_]
+    subject: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.output)
+
+
+def group(table: OutputTable, by: NDArray[np.str_]) -> OutputTable | None:
+    """One row for each of ``by`` with the mean output; None where rows of one differ in their truth."""
+    _, first, place, count = np.unique(by, return_index=True, return_inverse=True, return_counts=True)
+    if not np.array_equal(table.truth, table.truth[first][place]):
+        return None
+    sums = np.zeros((len(first), table.output.shape[1]))
+    np.add.at(sums, place, table.output)
+    return replace(
+        table,
+        output=(sums / count[:, None]).astype(np.float64),
+        truth=table.truth[first],
+        recording=table.recording[first],
+        subject=table.subject[first],
+    )
+
+
+def level(table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]) -> Level:
+    """Every number with its interval over the units, and what one would get who knows only how often each class is."""
+    values = _measure(table)
+    drawn, usable = _resample(table, unit, np.vstack([np.ones((1, weights.shape[1])), weights]))
+    found = estimates(values, drawn, usable, weights.shape[1])
+    return Level(len(table), int(usable[1:].sum()), found, _measure(_guess(table)))
+
+
+def level_at_threshold(
+    table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64], threshold: float
+) -> Decided:
+    """Every number at the threshold with its interval over the units, and the confusion."""
+    said = classification.decide(table.output, threshold)
+    drawn, usable = classification.resample_decided(
+        table.truth, said, unit, np.vstack([np.ones((1, weights.shape[1])), weights])
+    )
+    values = estimates(classification.measure_decided(table.truth, said), drawn, usable, weights.shape[1])
+    return Decided(
+        len(table),
+        int(usable[1:].sum()),
+        values,
+        classification.confusion(table.truth, np.eye(2, dtype=np.float32)[said]),
+    )
+
+
+def estimates(
+    values: Mapping[str, float | None], drawn: Mapping[str, NDArray[np.float64]], usable: NDArray[np.bool_], units: int
+) -> dict[str, Estimate]:
+    """Each number with its interval over the draws that are usable; the first draw must have every unit once."""
+    found = {}
+    for name, value in values.items():
+        again = drawn[name][0]  # scikit-learn's own number
+        assert np.isnan(again) if value is None else abs(again - value) < 1e-6 * max(1.0, abs(value)), name
+        within = np.where(usable[1:], drawn[name][1:], np.nan)
+        low, high = (None, None) if value is None else interval(within, units)
+        found[name] = Estimate(value, low, high)
+    return found
+
+
+def subject_rows(table: OutputTable) -> tuple[SubjectRow, ...]:
+    """Every number for each subject alone, by window; None where its windows do not suffice."""
+    subjects, unit, windows = np.unique(table.subject, return_inverse=True, return_counts=True)
+    drawn, _ = _resample(table, unit, np.eye(len(subjects)))
+    pairs = np.unique(np.stack([table.subject, table.recording]), axis=1)[0]
+    recordings = dict(zip(*np.unique(pairs, return_counts=True), strict=True))
+    return tuple(
+        SubjectRow(
+            str(subject),
+            int(recordings[subject]),
+            int(windows[k]),
+            {name: float(of[k]) if np.isfinite(of[k]) else None for name, of in drawn.items()},
+        )
+        for k, subject in enumerate(subjects)
+    )
+
+
+def class_counts(table: OutputTable) -> tuple[ClassCount, ...]:
+    """Windows, recordings and subjects that have each class."""
+    found = []
+    for k, name in enumerate(table.names):
+        has = table.truth == k
+        recordings, subjects = np.unique(table.recording[has]), np.unique(table.subject[has])
+        found.append(ClassCount(name, int(has.sum()), len(recordings), len(subjects)))
+    return tuple(found)
+
+
+def _guess(table: OutputTable) -> OutputTable:
+    """Always the shares of the classes, or the means of the targets: it knows the test set but not the windows."""
+    if table.kind == "regression":
+        constant = table.truth.astype(np.float64).mean(0)
+    else:
+        constant = np.bincount(table.truth, minlength=len(table.names)) / len(table)
+    return replace(table, output=np.tile(constant, (len(table), 1)))
+
+
+def _measure(table: OutputTable) -> dict[str, float | None]:
+    if table.kind == "regression":
+        return regression.measure(table.truth, table.output, table.names)
+    return classification.measure(table.truth, table.output)
+
+
+def _resample(
+    table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
+    if table.kind == "regression":
+        return regression.resample(table.truth, table.output, unit, weights, table.names)
+    return classification.resample(table.truth, table.output, unit, weights)
+
 
 KINDS = ("classification", "regression")
 _FEW = 10  # subjects below which percentile intervals are too narrow to pass without a word (docs/training.md)
@@ -168,7 +310,7 @@ def score(
             f"intervals over so few ({who}) are too narrow: those of 5 subjects hold in 84 of 100 cases, not 95"
         )
     levels = {"window": level(table, unit, weights)}
-    decided = {} if threshold is None else {"window": operate(table, unit, weights, threshold)}
+    decided = {} if threshold is None else {"window": level_at_threshold(table, unit, weights, threshold)}
     for name, of_window in (("recording", table.recording), ("subject", table.subject)):
         grouped = group(table, of_window)
         if grouped is None:
@@ -177,7 +319,7 @@ def score(
             unit_of = np.searchsorted(units, grouped.subject)
             levels[name] = level(grouped, unit_of, weights)
             if threshold is not None and name == "recording":
-                decided[name] = operate(grouped, unit_of, weights, threshold)
+                decided[name] = level_at_threshold(grouped, unit_of, weights, threshold)
     classes = predictions.kind == "classification"
     return Scores(
         kind=predictions.kind,
@@ -197,12 +339,12 @@ def score(
     )
 
 
-def _table(predictions: Predictions) -> Table:
+def _table(predictions: Predictions) -> OutputTable:
     """The windows by recording and start; a recording whose subject is not known is its own."""
     order = np.lexsort((predictions.start, predictions.recording))
     recording, subject = predictions.recording[order], predictions.subject[order]
     known = np.where(subject == "", np.char.add("recording ", recording), subject)
-    return Table(
+    return OutputTable(
         predictions.kind, predictions.names, predictions.output[order], predictions.truth[order], recording, known
     )
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.files import write_text
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.scores.bootstrap import draw, interval
+from cerebro_eeg.scores.predictions import draw, interval
 from cerebro_eeg.scores.tables import Estimate
 
 TOLERANCE_BEFORE, TOLERANCE_AFTER = 30.0, 60.0

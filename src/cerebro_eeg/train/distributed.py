@@ -22,7 +22,7 @@ Strategy = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """The place of this process among those that train together."""
 
     rank: int = 0
@@ -62,14 +62,14 @@ class World:
 
 
 @contextlib.contextmanager
-def meet(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0) -> Iterator[World]:
+def process_group(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0) -> Iterator[ProcessGroup]:
     """The world of this process for as long as the block lasts; ``minutes`` without word from another is its end."""
     if strategy not in ("ddp", "fsdp"):
         raise ConfigError(f"strategy is {strategy!r}; choose ddp or fsdp")
     rank, size, local = (int(os.environ.get(name, default)) for name, default in _PLACE)
     chosen = choose_device(device, local)
     if size == 1 and strategy == "ddp":
-        yield World(device=chosen)
+        yield ProcessGroup(device=chosen)
         return
     if chosen.type == "mps":
         raise ConfigError("several processes need CPUs or CUDA GPUs; say --device cpu")
@@ -85,7 +85,7 @@ def meet(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0
         timeout=timedelta(minutes=minutes),
     )
     try:
-        yield World(rank, size, chosen, strategy)
+        yield ProcessGroup(rank, size, chosen, strategy)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -118,7 +118,7 @@ def choose_threads(asked: int | None) -> None:
         torch.set_num_threads(asked)
 
 
-def wrap(module: nn.Module, blocks: list[nn.Module], world: World) -> nn.Module:
+def wrap(module: nn.Module, blocks: list[nn.Module], world: ProcessGroup) -> nn.Module:
     """The module as the world trains it: itself, under DDP, or sharded. Its parameters keep their names."""
     if world.strategy == "fsdp":
         from torch.distributed.fsdp import fully_shard

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import onto
 from cerebro_eeg.errors import StoppedError, TrainingError
 from cerebro_eeg.train import state
-from cerebro_eeg.train.distributed import World, syncing, whole
+from cerebro_eeg.train.distributed import ProcessGroup, syncing, whole
 from cerebro_eeg.train.optim import Schedule
-from cerebro_eeg.train.state import Progress
+from cerebro_eeg.train.state import RunProgress
 
 Precision = Literal["fp32", "bf16", "fp64"]
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
@@ -37,7 +37,7 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
 P = TypeVar("P")
 
 
-class Task(Protocol[P]):
+class TrainingTask(Protocol[P]):
     """What is trained, as the loop sees it."""
 
     names: tuple[str, ...]
@@ -60,10 +60,10 @@ class Task(Protocol[P]):
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """One training: what is trained, and with what."""
 
-    task: Task[Any]
+    task: TrainingTask[Any]
     module: nn.Module
     """As it is saved; its parameters are those of ``wrapped``."""
     wrapped: nn.Module
@@ -71,16 +71,16 @@ class Run:
     schedule: Schedule
     steps: int
     clip: float
-    world: World
+    world: ProcessGroup
     path: Path
     """Of the state."""
     precision: Precision = "fp32"
     save_seconds: float = 600.0
-    progress: Progress = field(default_factory=Progress)
+    progress: RunProgress = field(default_factory=RunProgress)
 
 
 @dataclass(frozen=True)
-class Report:
+class StepReport:
     """A step that is done, as it is shown and logged."""
 
     step: int
@@ -94,7 +94,7 @@ class Report:
 
 
 def train(
-    run: Run, *, report: Callable[[Report], None], after: Callable[[int], bool] | None = None
+    run: TrainingRun, *, report: Callable[[StepReport], None], after: Callable[[int], bool] | None = None
 ) -> Literal["done", "stopped"]:
     """Train until the last step, or until a signal; the state is saved at the end, at a signal and now and then.
 
@@ -104,7 +104,7 @@ def train(
     world = run.world
     saved = time.monotonic()
     with _asked_to_stop() as asked, contextlib.closing(run.task.pieces(run.progress.step, run.steps)) as stream:  # type: ignore[type-var]
-        ahead = _Ahead(stream)
+        ahead = _Prefetch(stream)
 
         def meanwhile() -> None:
             run.task.note(run.progress.step + 1, run.progress.notes)
@@ -116,7 +116,7 @@ def train(
             loss, values, norm, flags = _step(run, ahead.take(), (asked.is_set(), due), meanwhile)
             run.progress.step += 1
             lr = run.schedule(run.progress.step - 1)
-            report(Report(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
+            report(StepReport(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
             if after is not None and after(run.progress.step):
                 run.progress.notes["finished"] = True
             asked_for = run.progress.notes.pop("save", False)
@@ -129,12 +129,12 @@ def train(
     return "done"
 
 
-def save(run: Run) -> None:
+def save(run: TrainingRun) -> None:
     """Write the state."""
     state.save(run.path, run.module, run.optimizer, run.progress, run.world)
 
 
-def resume(run: Run) -> bool:
+def resume(run: TrainingRun) -> bool:
     """Go on from the state where there is one; whether there was."""
     state.fill_moments(run.optimizer)
     if not run.path.exists():
@@ -143,7 +143,7 @@ def resume(run: Run) -> bool:
     return True
 
 
-class _Ahead:
+class _Prefetch:
     """The next item of a stream, fetched before it is taken; what went wrong with it shows when it is taken."""
 
     def __init__(self, stream: Iterator[P]) -> None:
@@ -166,7 +166,7 @@ class _Ahead:
 
 
 def _step(
-    run: Run, pieces: Sequence[Any], asked: tuple[bool, bool], meanwhile: Callable[[], None]
+    run: TrainingRun, pieces: Sequence[Any], asked: tuple[bool, bool], meanwhile: Callable[[], None]
 ) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
     """One update; also what other processes ask for. ``meanwhile`` is called while a GPU still computes."""
     world, task = run.world, run.task
@@ -188,7 +188,7 @@ def _step(
     meanwhile()
     loss, *rest, size = torch.cat([totals, whole(norm).reshape(1).to(totals)]).tolist()  # the one wait of a step
     if not (math.isfinite(loss) and math.isfinite(size)):
-        _blame(run, pieces, losses)
+        _raise_not_finite(run, pieces, losses)
     for group in run.optimizer.param_groups:
         group["lr"] = run.schedule(run.progress.step) * group["factor"]
     run.optimizer.step()
@@ -213,7 +213,7 @@ def deterministic(on: bool = True) -> Iterator[None]:
         filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
+def autocast(run: TrainingRun) -> contextlib.AbstractContextManager[None]:
     """The precision of the arithmetic."""
     if run.precision != "bf16":
         return contextlib.nullcontext()
@@ -232,7 +232,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
+def _raise_not_finite(run: TrainingRun, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
     """Say which windows made the loss or its gradient something that is not a number; nothing was updated."""
     bad = [piece for piece, loss in zip(pieces, losses, strict=True) if not math.isfinite(loss.item())]
     found: list[str] = []

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import replacing
-from cerebro_eeg.train.distributed import World, at_rest, put, whole
+from cerebro_eeg.train.distributed import ProcessGroup, at_rest, put, whole
 
 FORMAT, VERSION = "cerebro-eeg-state", "1"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """How far a run is, and what whoever trains wants to know again after a stop."""
 
     step: int = 0
@@ -34,7 +34,9 @@ class Progress:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def save(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, world: World) -> None:
+def save(
+    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: RunProgress, world: ProcessGroup
+) -> None:
     """Write the state, atomically; all processes take part and the first one writes."""
     tensors: dict[str, Tensor] = {}
     for name, value in _tensors(module, optimizer).items():
@@ -49,7 +51,7 @@ def save(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progre
     world.wait()
 
 
-def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
+def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
     """Put the state into module and optimizer, which must be those that it was saved from."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -69,7 +71,7 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> Progres
     for name, tensor in tensors.items():
         put(tensor, wanted[name])
     found = json.loads(text)
-    return Progress(found["step"], found["notes"])
+    return RunProgress(found["step"], found["notes"])
 
 
 _WAY_OUT = "start a new run in another folder, or delete this one"

@@ -26,7 +26,7 @@ Score = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Record:
+class ScoreRecord:
     """What ``test.json`` says."""
 
     scorings: int
@@ -34,12 +34,12 @@ class Record:
     last: dict[str, Any]
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> ScoreRecord | None:
     """The record of a folder; None where there is none."""
     try:
         found = json.loads((folder / "test.json").read_text(encoding="utf-8"))
         if found["format"] in READS and found["scorings"] >= 1 and found["first"] and found["last"]:
-            return Record(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
+            return ScoreRecord(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -54,7 +54,7 @@ def _completed(score: dict[str, Any]) -> dict[str, Any]:
     return score
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: ScoreRecord) -> None:
     """Whole or not at all."""
     text = json.dumps({"format": FORMAT, **asdict(record)}, indent=2, allow_nan=False)
     write_text(folder / "test.json", text + "\n")

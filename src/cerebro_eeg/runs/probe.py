@@ -63,7 +63,7 @@ def fit_probe(
 
     The standardisation is folded into weights and bias, so the head takes features as the encoder gives them.
     """
-    from cerebro_eeg.runs.predicting import to_predictions
+    from cerebro_eeg.runs.store_predictions import to_predictions
     from cerebro_eeg.scores.predictions import headline
 
     mean_D, std_D = features_BD.mean(0, dtype=np.float64), features_BD.std(0, dtype=np.float64)

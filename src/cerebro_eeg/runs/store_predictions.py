@@ -17,9 +17,9 @@ from cerebro_eeg.fast.cpu import packed
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
-from cerebro_eeg.runs.electrodes import Electrodes
+from cerebro_eeg.runs.windows import Electrodes
 from cerebro_eeg.scores.predictions import Predictions
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision, evaluating
 
 SECONDS = 10.0
@@ -31,7 +31,7 @@ def predict_windows(
     model: nn.Module,
     store: Store,
     windows: Windows,
-    world: World,
+    world: ProcessGroup,
     *,
     batch_size: int = 64,
     electrodes: Electrodes | None = None,
