@@ -101,7 +101,7 @@ class Watched:
         self.clip = torch.nn.utils.clip_grad_norm_
         step = loop._step
 
-        def first(run, pieces, asked, meanwhile):
+        def first(run, micro_batches, asked, ahead):
             def clip(parameters, most):
                 if not self.grads:
                     for name, parameter in run.module.named_parameters():
@@ -111,7 +111,7 @@ class Watched:
 
             torch.nn.utils.clip_grad_norm_ = clip
             try:
-                return step(run, pieces, asked, meanwhile)
+                return step(run, micro_batches, asked, ahead)
             finally:
                 torch.nn.utils.clip_grad_norm_ = self.clip
 

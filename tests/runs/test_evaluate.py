@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ import sklearn.metrics as sk
 import torch
 
 from cerebro_eeg.commands.evaluate import evaluate
-from cerebro_eeg.commands.finetune import FinetuneResult, TrainedResult
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.records import Interval
@@ -26,6 +26,7 @@ from cerebro_eeg.runs import evaluate as scoring
 from cerebro_eeg.runs import finetune
 from cerebro_eeg.runs.evaluate import TrainedModel, _event_threshold
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
 from cerebro_eeg.runs.score_record import summarise
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.store_predictions import start_times
@@ -222,7 +223,9 @@ def test_seeds_that_matter_are_all_trained(made, weights, tmp_path, changes, sta
     assert [one.seed for one in found.trained] == [3, 4]
     assert lines == []
     assert found.one_for_all is None
-    hashes = {checkpoint.hash_tensors(checkpoint.read(one.folder / "model.safetensors")[1]) for one in found.trained}
+    hashes = {
+        checkpoint.hash_tensors(checkpoint.read(Path(one.folder) / "model.safetensors")[1]) for one in found.trained
+    }
     assert len(hashes) == 2
 
 
@@ -323,7 +326,7 @@ def test_a_score_of_the_first_format_is_still_the_first_score(run, monkeypatch):
             for one in kept.get("trainings", [kept]):
                 del one["scores"]["at_threshold"]
         (path / "test.json").write_text(json.dumps(record))
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     told = judge(folder, store)
     assert (told.scorings, told.fresh) == (1, False)
     assert told.summary == {name: value for name, value in first.summary.items() if name != "at_threshold"}
@@ -344,7 +347,7 @@ def test_the_test_set_is_scored_once(run, monkeypatch):
     first = judge(folder, store)
     assert (first.scorings, first.fresh) == (1, True)
     before = files(folder)
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     second = judge(folder, store, resamples=500)  # another way of scoring changes nothing either
     assert (second.scorings, second.fresh) == (1, False)
     assert "first score, unchanged" in second.text()
@@ -386,22 +389,22 @@ def test_again_is_counted_and_the_first_score_stays(run):
 
 def test_stopping_halfway_does_not_hide_a_scoring(run, monkeypatch):
     folder, store = run()
-    real, stop_at = scoring.predict, 1
+    real, stop_at = scoring.predict_training, 1
 
     def stops(judged, training):
         if training.seed == stop_at:
             raise KeyboardInterrupt
         return real(judged, training)
 
-    monkeypatch.setattr(scoring, "predict", stops)
+    monkeypatch.setattr(scoring, "predict_training", stops)
     with pytest.raises(KeyboardInterrupt):
         judge(folder, store)
     scored = (folder / "seed-0" / "test.json").read_bytes()
-    monkeypatch.setattr(scoring, "predict", real)
+    monkeypatch.setattr(scoring, "predict_training", real)
     whole = judge(folder, store)  # goes on where it was stopped: the first scoring comes to its end
     assert (whole.scorings, whole.fresh) == (1, True)
     assert (folder / "seed-0" / "test.json").read_bytes() == scored
-    monkeypatch.setattr(scoring, "predict", stops)
+    monkeypatch.setattr(scoring, "predict_training", stops)
     stop_at = 0
     with pytest.raises(KeyboardInterrupt):
         judge(folder, store, again=True)
@@ -412,7 +415,7 @@ def test_stopping_halfway_does_not_hide_a_scoring(run, monkeypatch):
 def test_deleted_records_come_back_from_what_is_left(run, monkeypatch):
     folder, store = run()
     first = judge(folder, store)
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     (folder / "test.json").unlink()
     told = judge(folder, store)
     assert (told.summary, told.fresh) == (first.summary, False)

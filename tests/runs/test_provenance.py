@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
         chosen = finetune.FinetuneOptions(task="alpha", steps=2, paper=True, **choices)
         out = tmp_path / f"{store.name}-{'none' if start is None else start.parent.name}-{len(choices)}"
         trained = finetune.finetune(store, out, preset({}), chosen, ENGINE, start, say=lines.append).trained
-        return trained[0].folder, [line for line in lines if "pre-trained on" in line]
+        return Path(trained[0].folder), [line for line in lines if "pre-trained on" in line]
 
     start = tmp_path / "pretrained" / "model.safetensors"
     here = "note: the weights were pre-trained on this store, except what its pretrain split or --without left out"

@@ -98,12 +98,12 @@ def test_the_stream_is_the_same_for_every_number_of_processes_and_readers(store)
                 )
                 for rank in range(size)
             ]
-            for parts in zip(*(task.pieces(2, 7) for task in tasks), strict=True):
+            for parts in zip(*(task.micro_batches(2, 7) for task in tasks), strict=True):
                 seen += [
                     name
                     for task, part in zip(tasks, parts, strict=True)
                     for piece in part
-                    for name in task.windows(piece)
+                    for name in task.window_names(piece)
                 ]
         streams.add(tuple(seen))
     assert len(streams) == 1
@@ -115,7 +115,7 @@ def test_going_on_from_weights_adds_to_their_record(folder, pretrained, tmp_path
     model = MaskedCerebro.from_pretrained(found.folder)
     assert (model.training_record.steps, len(model.training_record.data)) == (46, 2)
     first = next(line["loss"] for line in read_lines(pretrained / "metrics.jsonl") if "loss" in line)
-    again = next(line["loss"] for line in read_lines(found.folder / "metrics.jsonl") if "loss" in line)
+    again = next(line["loss"] for line in read_lines(Path(found.folder) / "metrics.jsonl") if "loss" in line)
     assert again < 0.9 * first
 
 
@@ -194,7 +194,7 @@ def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), CHOICES, ENGINE)
     lines = [line for line in read_lines(out / "metrics.jsonl") if "loss" in line]
     assert [line["loss"] for line in lines] == [
-        line["loss"] for line in read_lines(whole.folder / "metrics.jsonl") if "loss" in line
+        line["loss"] for line in read_lines(Path(whole.folder) / "metrics.jsonl") if "loss" in line
     ]
 
 
@@ -226,7 +226,9 @@ def test_computing_blocks_again_changes_nothing(folder, pretrained, tmp_path):
     found = pretrain.pretrain(
         [folder], tmp_path / "run", preset({}), replace(CHOICES, steps=40), replace(ENGINE, recompute=True)
     )
-    whole, again = (pretrain.checkpoint.read(path / "model.safetensors")[1] for path in (pretrained, found.folder))
+    whole, again = (
+        pretrain.checkpoint.read(path / "model.safetensors")[1] for path in (pretrained, Path(found.folder))
+    )
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
@@ -235,9 +237,9 @@ def test_loggers_get_what_the_file_gets(folder, tmp_path, monkeypatch):
 
     engine = replace(ENGINE, loggers=("tensorboard",))
     found = pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, engine)
-    events = EventAccumulator(str(found.folder / "tensorboard")).Reload()
+    events = EventAccumulator(str(Path(found.folder) / "tensorboard")).Reload()
     logged = [(event.step, event.value) for event in events.Scalars("loss")]
-    lines = [line for line in read_lines(found.folder / "metrics.jsonl") if "loss" in line]
+    lines = [line for line in read_lines(Path(found.folder) / "metrics.jsonl") if "loss" in line]
     assert logged == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in lines]
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with pytest.raises(ConfigError, match="Weights & Biases is not installed; pip install wandb"):
@@ -253,8 +255,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
     step = loop._step
 
-    def interrupted(run, pieces, asked, meanwhile):
-        return step(run, pieces, (run.progress.step == 5, False), meanwhile)
+    def interrupted(run, micro_batches, asked, ahead):
+        return step(run, micro_batches, (run.progress.step == 5, False), ahead)
 
     monkeypatch.setattr(loop, "_step", interrupted)
     with pytest.raises(StoppedError):
@@ -262,8 +264,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     monkeypatch.setattr(loop, "_step", step)
     cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
     assert cut.sha256 == whole.sha256
-    assert [line.get("loss") for line in read_lines(whole.folder / "metrics.jsonl")] == [
-        line.get("loss") for line in read_lines(cut.folder / "metrics.jsonl")
+    assert [line.get("loss") for line in read_lines(Path(whole.folder) / "metrics.jsonl")] == [
+        line.get("loss") for line in read_lines(Path(cut.folder) / "metrics.jsonl")
     ]
 
 
@@ -313,7 +315,7 @@ def test_pieces_and_threads_are_kept_however_often_a_run_goes_on(folder, tmp_pat
 
 def test_new_parts_of_a_checkpoint_come_from_the_seed(folder, pretrained, tmp_path):
     """A fine-tuned checkpoint has no head to reconstruct with; the same command must find the same one again."""
-    tuned = tune(folder, tmp_path / "tuned", pretrained, steps=2).trained[0].folder
+    tuned = Path(tune(folder, tmp_path / "tuned", pretrained, steps=2).trained[0].folder)
     choices = replace(CHOICES, steps=2)
     first, again = (pretrain.pretrain([folder], tmp_path / "run", preset({}), choices, ENGINE, tuned) for _ in "ab")
     assert first.sha256 == again.sha256
@@ -417,7 +419,7 @@ def test_finetuning_learns_what_there_is_to_learn(folder, pretrained, tmp_path, 
     assert model.head.names == ("slow", "fast")
     assert model.head.threshold == found.trained[0].threshold
     assert model.head.threshold_level == "window"  # recordings have windows of both classes
-    kept = Predictions.load(found.trained[0].folder / "validation.npz")
+    kept = Predictions.load(Path(found.trained[0].folder) / "validation.npz")
     assert set(kept.subject) == {"sub3"}
     encoder = MaskedCerebro.from_pretrained(pretrained).encoder.state_dict()
     same = [torch.equal(value, encoder[name]) for name, value in model.encoder.state_dict().items()]
@@ -426,7 +428,7 @@ def test_finetuning_learns_what_there_is_to_learn(folder, pretrained, tmp_path, 
 
 def test_regression_answers_in_the_unit_of_its_targets(folder, store, tmp_path):
     found = tune(folder, tmp_path / "run", None, task="level", steps=60)
-    kept = Predictions.load(found.trained[0].folder / "validation.npz")
+    kept = Predictions.load(Path(found.trained[0].folder) / "validation.npz")
     assert found.trained[0].metric == "r2"
     assert abs(kept.output[:, 0].mean() - 102.5) < 1
     model = Cerebro.from_pretrained(found.trained[0].folder)
@@ -439,9 +441,9 @@ def test_regression_answers_in_the_unit_of_its_targets(folder, store, tmp_path):
 def test_a_probe_answers_in_the_unit_of_its_targets(folder, store, pretrained, tmp_path):
     """What is reported, kept and saved is what scikit-learn's ridge was chosen by."""
     found = tune(folder, tmp_path / "run", pretrained, task="level", freeze=True).trained[0]
-    tried = json.loads((found.folder / "probe.json").read_text())
+    tried = json.loads((Path(found.folder) / "probe.json").read_text())
     assert found.validation == pytest.approx(tried["scores"][f"{tried['strength']:g}"], abs=1e-4)
-    assert abs(Predictions.load(found.folder / "validation.npz").output[:, 0].mean() - 102.5) < 2.5
+    assert abs(Predictions.load(Path(found.folder) / "validation.npz").output[:, 0].mean() - 102.5) < 2.5
 
 
 def test_folds_test_every_subject_once(folder, store, tmp_path):
@@ -487,7 +489,7 @@ def test_electrodes_that_were_never_trained_need_a_policy(store, tmp_path):
 
 def test_a_finished_training_is_not_repeated(folder, tmp_path):
     first = tune(folder, tmp_path / "run", None, steps=3)
-    weights = first.trained[0].folder / "model.safetensors"
+    weights = Path(first.trained[0].folder) / "model.safetensors"
     stamp = weights.stat().st_mtime_ns
     assert tune(folder, tmp_path / "run", None, steps=3) == first
     assert weights.stat().st_mtime_ns == stamp

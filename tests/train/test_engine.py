@@ -15,7 +15,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.training import plan_length
 from cerebro_eeg.train import random_numbers
-from cerebro_eeg.train.optim import Schedule, adamw, group, layer_of
+from cerebro_eeg.train.optim import Schedule, adamw, group_parameters, layer_of
 from tiny_models import small
 
 WORD = (1 << 64) - 1
@@ -86,7 +86,7 @@ def test_the_paper_stops_at_30_of_the_100_epochs_that_the_cosine_spans():
     length = plan_length(
         order, table.peak_lr, table.min_lr, table.max_epochs, table.stop_epoch, table.warmup_epochs, None
     )
-    assert (length.steps, length.schedule.warmup, length.schedule.span, length.an_epoch) == (600, 60, 2000, 20)
+    assert (length.steps, length.schedule.warmup, length.schedule.span, length.epoch) == (600, 60, 2000, 20)
     assert 0.5 < length.schedule(599) / table.peak_lr < 0.9
     by_steps = plan_length(order, table.peak_lr, table.min_lr, 100, 30, 3, 500)
     assert (by_steps.steps, by_steps.schedule.warmup, by_steps.schedule.span) == (500, 50, 500)
@@ -96,7 +96,7 @@ def test_the_paper_stops_at_30_of_the_100_epochs_that_the_cosine_spans():
 @pytest.mark.parametrize("style", ["simmim", "vitmae"])
 def test_matrices_decay_and_nothing_else(style):
     model = MaskedCerebro(small(), preset("tiny").objective.__class__(style=style))
-    groups = group(model, 0.05)
+    groups = group_parameters(model, 0.05)
     decayed = {name for g in groups if g.decay for name in g.names}
     every = {name for g in groups for name in g.names}
     assert every == {name for name, p in model.named_parameters() if p.requires_grad}
@@ -110,7 +110,7 @@ def test_matrices_decay_and_nothing_else(style):
 def test_layers_learn_slower_the_lower_they_are():
     model = Cerebro(2, config=small())
     table = FinetuneConfig()
-    factor = {name: g.factor for g in group(model, 0.05, table.layer_decay, 2) for name in g.names}
+    factor = {name: g.factor for g in group_parameters(model, 0.05, table.layer_decay, 2) for name in g.names}
     assert factor["final_layer.weight"] == factor["encoder.norm.bias"] == 1
     assert factor["encoder.blocks.1.mlp.up.weight"] == pytest.approx(0.75)
     assert factor["encoder.blocks.0.norm1.weight"] == pytest.approx(0.75**2)
@@ -121,7 +121,7 @@ def test_layers_learn_slower_the_lower_they_are():
 
 def test_adamw_is_torchs_with_our_groups():
     model = Cerebro(2, config=small())
-    optimizer = adamw(model, group(model, 0.05, 0.5, 2), (0.9, 0.98))
+    optimizer = adamw(model, group_parameters(model, 0.05, 0.5, 2), (0.9, 0.98))
     assert sum(len(g["params"]) for g in optimizer.param_groups) == sum(p.requires_grad for p in model.parameters())
     assert {g["betas"] for g in optimizer.param_groups} == {(0.9, 0.98)}
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.0, 0.05}

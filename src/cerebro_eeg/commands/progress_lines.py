@@ -1,7 +1,4 @@
-"""What the training verbs share: the line that changes while a run trains, and the page at its end.
-
-OverFiles: the loop of ``predict`` and ``embed`` over recordings: how far it is, and what cannot be used.
-"""
+"""Progress lines that verbs share: the steps of a training, and the recordings of ``predict`` and ``embed``."""
 
 import math
 import time
@@ -17,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class StepLine:
-    """Step, loss, windows a second, time left, memory of the GPU."""
+    """The changing line of a training: step, loss, windows per second, time left, memory of the GPU."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._pace: float | None = None
 
     def tell(self, report: "StepReport", steps: int, batch: int) -> None:
-        """A step is done."""
-        # A pace that follows, over 20 steps or 20 seconds, whichever is less: the first ones compile and warm up.
+        """Show a finished step, if the line is due."""
+        # The pace is a moving average over 20 steps or 20 seconds: the first steps compile and warm up.
         keep = min(0.95, math.exp(-report.seconds / 20))
         self._pace = report.seconds if self._pace is None else keep * self._pace + (1 - keep) * report.seconds
         if not self._progress.due() and report.step < steps:
@@ -46,7 +43,7 @@ def _gpu_memory() -> str:
 
 
 def write_page(write: Callable[[], object], progress: Progress) -> None:
-    """Write the report of a run; the weights are there already, so what goes wrong here is said and no more."""
+    """Write the report of a run. An error is printed and not raised, because the weights are written already."""
     progress.say("writing report.html")
     try:
         write()
@@ -91,9 +88,9 @@ def go_over(
     *,
     show_paths: bool,
 ) -> list[Failure]:
-    """Do ``work`` for each; one that cannot be used is noted, and the others go on.
+    """Do ``work`` for each recording, and return those that cannot be used; the others go on.
 
-    ``work`` is given a function to tell how many seconds of how many are done.
+    ``work`` gets a function that it calls with the seconds that are done and the seconds of the whole recording.
     """
     total, done, began = max(1, sum(one.size for one in inputs)), 0.0, time.monotonic()
     failures: list[Failure] = []
@@ -123,7 +120,7 @@ def go_over(
 
 
 def failed_text(failures: Sequence[Failure], inputs: int, show_paths: bool) -> list[str]:
-    """What the result says of them."""
+    """Return the lines of a result on recordings that could not be used."""
     if not failures:
         return []
     lines = [f"  not used    {counted(len(failures), 'recording')} of {inputs:,}:"]

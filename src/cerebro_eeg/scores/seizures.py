@@ -39,7 +39,7 @@ _NOT = re.compile(r"(^|[^a-z])(no|non|not|without|inter)([^a-z]|$)|free")
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class TimeLine:
     """One recording, a value a second; NaN where no window lies."""
 
     subject: str
@@ -103,7 +103,7 @@ def lay_out(
 
 
 def score_events(
-    lines: Mapping[str, Line], name: str, *, threshold: float = 0.5, resamples: int = 1000, seed: int = 0
+    lines: Mapping[str, TimeLine], name: str, *, threshold: float = 0.5, resamples: int = 1000, seed: int = 0
 ) -> EventScores:
     """Score the time lines of recordings: an event is where the value is at least one half, or the threshold."""
     subjects = sorted({line.subject for line in lines.values()})
@@ -131,7 +131,7 @@ def score_events(
     )
 
 
-def _count(line: Line, threshold: float) -> NDArray[np.float64]:
+def _count(line: TimeLine, threshold: float) -> NDArray[np.float64]:
     """Events found, false alarms, events, seconds with a window."""
     from timescoring.annotations import Annotation
     from timescoring.scoring import EventScoring
