@@ -107,7 +107,11 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-        except (Timeout, FileNotFoundError) as error:  # a process that fails at this moment removes the folder
+        except (
+            Timeout,
+            FileNotFoundError,
+            FileExistsError,
+        ) as error:  # also if a failing process removes the folder now
             raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
         try:
             yield

@@ -1,4 +1,4 @@
-"""Regression: scikit-learn's R2 and RMSE by target and averaged, and the same for thousands of draws at once."""
+"""Scores of values: scikit-learn's R2 and RMSE, per target and averaged, and the same for thousands of draws."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,10 @@ from numpy.typing import NDArray
 
 
 def measure(truth: NDArray[np.float32], output: NDArray[np.float32], names: Sequence[str]) -> dict[str, float | None]:
-    """R2 and RMSE: the means over the targets, then each. R2 is None where the truth does not vary, and left out of
-    the mean."""
+    """Return R2 and RMSE: the means over the targets, then each target.
+
+    R2 is None for a target that does not vary, which is left out of the mean.
+    """
     from sklearn.metrics import r2_score, root_mean_squared_error
 
     true, said = truth.astype(np.float64), output.astype(np.float64)
@@ -34,9 +36,9 @@ def resample(
     weights: NDArray[np.float64],
     names: Sequence[str],
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
-    """The same for every row of ``weights`` (draws, units), NaN where undefined; and whether all targets vary."""
+    """Return the same for each row of ``weights`` (draws, units), NaN if undefined; and whether all targets vary."""
     true = truth.astype(np.float64)
-    centred = true - true.mean(0)  # sums of squares of far-off values would cancel
+    centred = true - true.mean(0)  # otherwise sums of squares of large values cancel
     error = np.square(true - output)
 
     def drawn(values: NDArray[np.float64]) -> NDArray[np.float64]:
