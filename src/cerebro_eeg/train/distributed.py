@@ -129,8 +129,10 @@ def wrap(module: nn.Module, blocks: list[nn.Module], processes: ProcessGroup) ->
     if processes.strategy == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
+        # Only the blocks and the root are sharded, never the encoder itself: MaskedCerebro calls `tokens`, `place` and
+        # `run` of the encoder outside of its `forward`.
         for part in (*blocks, module):
-            fully_shard(part)  # only blocks and the rest: other parts use their parameters outside forward
+            fully_shard(part)
         return module
     if processes.size == 1:
         return module
@@ -159,7 +161,8 @@ def syncing(wrapped: nn.Module, last: bool) -> Iterator[None]:
 def resharded(module: nn.Module) -> nn.Module:
     """Return the module with its own, sharded parameters in place.
 
-    After a forward pass without a backward pass, FSDP2 leaves gathered parameters in the module.
+    After a forward pass without a backward pass, FSDP2 leaves gathered parameters in the module. Call this before you
+    look at parameters.
     """
     for part in module.modules():
         reshard: Any = getattr(part, "reshard", None)

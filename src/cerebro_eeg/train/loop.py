@@ -167,7 +167,8 @@ def _step(
 ) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
     """Make one update; return loss, values, norm of the gradient, and whether any process asks to stop or to save.
 
-    The next step is fetched from ``ahead`` while a GPU still computes this one.
+    A task divides its losses by counts of the whole step, which every process knows beforehand. Otherwise results
+    would depend on the number of processes. The next step is fetched from ``ahead`` while a GPU still computes this one.
     """
     processes, task = run.processes, run.task
     names = task.names
@@ -206,7 +207,7 @@ def deterministic(on: bool = True) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on)
-    # Torch would also fill every new tensor, which takes time. No code here reads memory that it has not written.
+    # Torch would also fill every new tensor, which is slow. Our code reads no memory that it has not written.
     filling.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
     try:
         yield

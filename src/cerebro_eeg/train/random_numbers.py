@@ -2,7 +2,7 @@
 
 No generator has a state, so a resumed run, or one on another number of processes, draws the same numbers. The bits
 come from SplitMix64's finaliser over counters, in int64, which torch has on every device. The generators of torch were
-no choice, because their streams differ between devices and versions.
+no choice, because their streams differ between devices and versions. Never draw from a generator in a training loop.
 
 Legend: **B** windows, **M** numbers of a window.
 """
