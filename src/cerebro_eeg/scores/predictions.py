@@ -20,7 +20,7 @@ from cerebro_eeg.files import replacing
 from cerebro_eeg.progress import counted
 from cerebro_eeg.scores import classification, regression
 from cerebro_eeg.scores.classification import calibrate
-from cerebro_eeg.scores.tables import AtThreshold, ClassCount, Decided, Estimate, Level, Scores, SubjectRow, positive_of
+from cerebro_eeg.scores.tables import AtThreshold, ClassCount, Decided, Estimate, LevelScores, Scores, SubjectRow, positive_of
 
 # The bootstrap. Windows of one subject are alike, so an interval over windows would be far too narrow. Subjects are
 # therefore drawn, with replacement; a draw is a row of weights.
@@ -74,12 +74,12 @@ def group(table: OutputTable, by: NDArray[np.str_]) -> OutputTable | None:
     )
 
 
-def level(table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]) -> Level:
+def level(table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]) -> LevelScores:
     """Return every number with its interval over the units, and the numbers of a guess from the class shares."""
     values = _measure(table)
     drawn, usable = _resample(table, unit, np.vstack([np.ones((1, weights.shape[1])), weights]))
     found = estimates(values, drawn, usable, weights.shape[1])
-    return Level(len(table), int(usable[1:].sum()), found, _measure(_guess(table)))
+    return LevelScores(len(table), int(usable[1:].sum()), found, _measure(_guess(table)))
 
 
 def level_at_threshold(

@@ -81,7 +81,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelScores:
     """Numbers over windows, recordings or subjects."""
 
     count: int
@@ -147,7 +147,7 @@ class Scores:
     subjects: int
     resamples: int
     seed: int
-    levels: Mapping[str, Level]
+    levels: Mapping[str, LevelScores]
     """window, and recording and subject if all windows of each have one truth."""
     classes: tuple[ClassCount, ...]
     confusion: tuple[tuple[int, ...], ...] | None

@@ -168,7 +168,8 @@ def _step(
     """Make one update; return loss, values, norm of the gradient, and whether any process asks to stop or to save.
 
     A task divides its losses by counts of the whole step, which every process knows beforehand. Otherwise results
-    would depend on the number of processes. The next step is fetched from ``ahead`` while a GPU still computes this one.
+    would depend on the number of processes. While a GPU still computes this step, the next one is fetched from
+    ``ahead``.
     """
     processes, task = run.processes, run.task
     names = task.names
