@@ -17,7 +17,7 @@ from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noi
 from cerebro_eeg.bench.options import Mixed
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 
 COLUMNS: dict[str, str | None] = {
@@ -48,7 +48,7 @@ def run(options: Mixed, say: Callable[[str], None]) -> list[Table]:
         torch.manual_seed(0)
         model = MaskedCerebro(config_of(name)).to(device)
         if not options.eager:
-            compile_all(model)
+            compile_model(model)
         calls = {form: make_step(model, batch) for form, batch in forms.items()}
         turns = take_turns(calls, options.rounds, step_clock(device), warm=3)
         failures += [(f"{form}, {name}", error) for form, error in turns.failing.items()]

@@ -37,7 +37,7 @@ from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, ser
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.train.loop import deterministic
 
@@ -153,7 +153,7 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
     model = MaskedCerebro(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if not options.eager:
-        compile_all(model, dynamic=not options.static)
+        compile_model(model, dynamic=not options.static)
 
     def step() -> None:
         with chosen(rival.backend, rival.everything), deterministic(exact):

@@ -21,8 +21,7 @@ from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import CerebroError, ConfigError, TrainingError
-from cerebro_eeg.fast import attention
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model, use
 from cerebro_eeg.model.encoder import Block, Stack
 from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.runs.folder import RunFolder
@@ -70,8 +69,10 @@ def training_processes(
 def _engine_settings(engine: Engine) -> Iterator[None]:
     """Set kernels, determinism and threads, which are global to the process, and restore them afterwards."""
     threads = torch.get_num_threads()
-    kernels: attention.Choice = "auto" if engine.kernels == "ours" else "stock"
-    with attention.use(kernels), loop.deterministic() if engine.deterministic else contextlib.nullcontext():
+    with (
+        use("auto" if engine.kernels == "ours" else "stock"),
+        loop.deterministic() if engine.deterministic else contextlib.nullcontext(),
+    ):
         choose_threads(engine.threads)
         try:
             yield
@@ -303,9 +304,9 @@ def _prepare_model(engine: Engine, processes: ProcessGroup, model: nn.Module) ->
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
-            part.wide = engine.residual == "fp32"
+            part.float32_residual = engine.residual == "fp32"
     if _compiles(engine, processes):
-        compile_all(model)
+        compile_model(model)
 
 
 def _compiles(engine: Engine, processes: ProcessGroup) -> bool:

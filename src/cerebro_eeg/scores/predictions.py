@@ -20,7 +20,16 @@ from cerebro_eeg.files import replacing
 from cerebro_eeg.progress import counted
 from cerebro_eeg.scores import classification, regression
 from cerebro_eeg.scores.classification import calibrate
-from cerebro_eeg.scores.tables import AtThreshold, ClassCount, Decided, Estimate, LevelScores, Scores, SubjectRow, positive_of
+from cerebro_eeg.scores.tables import (
+    AtThreshold,
+    ClassCount,
+    Decided,
+    Estimate,
+    LevelScores,
+    Scores,
+    SubjectRow,
+    positive_of,
+)
 
 # The bootstrap. Windows of one subject are alike, so an interval over windows would be far too narrow. Subjects are
 # therefore drawn, with replacement; a draw is a row of weights.
