@@ -24,15 +24,15 @@ def count(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, fl
     """Return the numbers that depend on the most probable class only; of equal ones the first is taken."""
     from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, recall_score
 
-    said, classes = output.argmax(1), np.arange(output.shape[1])
+    predicted, classes = output.argmax(1), np.arange(output.shape[1])
     present = np.unique(truth)
-    decided = len(present) > 1 or bool((said != present[0]).any())
+    decided = len(present) > 1 or bool((predicted != present[0]).any())
     return {
         # Balanced accuracy is the mean recall of the classes that occur. Naming them avoids a warning for missing ones.
-        "balanced_accuracy": float(recall_score(truth, said, labels=present, average="macro", zero_division=0.0)),
-        "accuracy": float(accuracy_score(truth, said)),
-        "f1_weighted": float(f1_score(truth, said, labels=classes, average="weighted", zero_division=0.0)),
-        "kappa": float(cohen_kappa_score(truth, said, labels=classes)) if decided else None,
+        "balanced_accuracy": float(recall_score(truth, predicted, labels=present, average="macro", zero_division=0.0)),
+        "accuracy": float(accuracy_score(truth, predicted)),
+        "f1_weighted": float(f1_score(truth, predicted, labels=classes, average="weighted", zero_division=0.0)),
+        "kappa": float(cohen_kappa_score(truth, predicted, labels=classes)) if decided else None,
     }
 
 
@@ -56,13 +56,13 @@ def resample(
     Return also whether a draw has every class that the truth has.
     """
     drawn = draw_confusions(truth, output.argmax(1), unit, weights, output.shape[1])
-    right, occurs, said = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
+    right, occurs, predicted = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
     total = occurs.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy = right.sum(1) / total
         recall = np.where(occurs > 0, right / occurs, 0.0)
-        f1 = np.where(occurs + said > 0, 2 * right / (occurs + said), 0.0)
-        by_chance = (occurs * said).sum(1) / total**2
+        f1 = np.where(occurs + predicted > 0, 2 * right / (occurs + predicted), 0.0)
+        by_chance = (occurs * predicted).sum(1) / total**2
         found = {
             "balanced_accuracy": recall.sum(1) / (occurs > 0).sum(1),
             "accuracy": accuracy,
@@ -76,7 +76,7 @@ def resample(
 
 def draw_confusions(
     truth: NDArray[np.int64],
-    said: NDArray[np.int64],
+    predicted: NDArray[np.int64],
     unit: NDArray[np.intp],
     weights: NDArray[np.float64],
     classes: int,
@@ -84,7 +84,7 @@ def draw_confusions(
     """Return the confusion of every draw (draws, true classes, predicted classes)."""
     units = weights.shape[1]
     confusions = np.zeros((units, classes, classes))
-    np.add.at(confusions, (unit, truth, said), 1.0)
+    np.add.at(confusions, (unit, truth, predicted), 1.0)
     drawn: NDArray[np.float64] = (weights @ confusions.reshape(units, -1)).reshape(-1, classes, classes)
     return drawn
 
@@ -183,25 +183,25 @@ def decide(output: NDArray[np.floating], threshold: float) -> NDArray[np.int64]:
     return (output[:, 1].astype(np.float64) >= threshold).astype(np.int64)  # in float32 the threshold would be rounded
 
 
-def measure_decided(truth: NDArray[np.int64], said: NDArray[np.int64]) -> dict[str, float | None]:
+def measure_decided(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> dict[str, float | None]:
     """Return every number of ``THRESHOLD_NAMES``; None if its denominator is zero."""
     from sklearn.metrics import precision_recall_fscore_support
 
-    precision, recall, f1, _ = precision_recall_fscore_support(truth, said, labels=[0, 1], zero_division=np.nan)
+    precision, recall, f1, _ = precision_recall_fscore_support(truth, predicted, labels=[0, 1], zero_division=np.nan)
     found = (recall[1], recall[0], precision[1], f1[1])
-    balanced = count(truth, _ONE_HOT[said])["balanced_accuracy"]
+    balanced = count(truth, _ONE_HOT[predicted])["balanced_accuracy"]
     values = [balanced, *(float(value) if np.isfinite(value) else None for value in found)]
     return dict(zip(THRESHOLD_NAMES, values, strict=True))
 
 
 def resample_decided(
-    truth: NDArray[np.int64], said: NDArray[np.int64], unit: NDArray[np.intp], weights: NDArray[np.float64]
+    truth: NDArray[np.int64], predicted: NDArray[np.int64], unit: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
     """Return every number of ``THRESHOLD_NAMES`` for each row of ``weights`` (draws, units); NaN if it is undefined.
 
     Return also whether a draw has every class that the truth has.
     """
-    drawn = draw_confusions(truth, said, unit, weights, 2)
+    drawn = draw_confusions(truth, predicted, unit, weights, 2)
     right, occurs, called = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         recall = right / occurs
@@ -251,10 +251,10 @@ def calibrate(truth: NDArray[np.int64], output: NDArray[np.float32]) -> Calibrat
     two = output.shape[1] == 2
     probability = np.clip(output[:, 1] if two else output.max(1), 0.0, 1.0).astype(np.float64)
     happened = (truth == (1 if two else output.argmax(1))).astype(np.int64)
-    true, said = calibration_curve(happened, probability, n_bins=BINS, strategy="uniform", pos_label=1)
+    true, predicted = calibration_curve(happened, probability, n_bins=BINS, strategy="uniform", pos_label=1)
     edges = np.linspace(0.0, 1.0, BINS + 1)
     place = np.searchsorted(edges[1:-1], probability)  # as scikit-learn does
     used, windows = np.unique(place, return_counts=True)
-    rows = zip(used.tolist(), windows.tolist(), said.tolist(), true.tolist(), strict=True)
+    rows = zip(used.tolist(), windows.tolist(), predicted.tolist(), true.tolist(), strict=True)
     bins = tuple(Bin(round(k / BINS, 6), round((k + 1) / BINS, 6), n, p, t) for k, n, p, t in rows)
-    return CalibrationCurve(bins, float(np.abs(true - said) @ windows / len(truth)))
+    return CalibrationCurve(bins, float(np.abs(true - predicted) @ windows / len(truth)))

@@ -95,16 +95,16 @@ def level_at_threshold(
     table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64], threshold: float
 ) -> Decided:
     """Return every number at the threshold with its interval over the units, and the confusion."""
-    said = classification.decide(table.output, threshold)
+    predicted = classification.decide(table.output, threshold)
     drawn, usable = classification.resample_decided(
-        table.truth, said, unit, np.vstack([np.ones((1, weights.shape[1])), weights])
+        table.truth, predicted, unit, np.vstack([np.ones((1, weights.shape[1])), weights])
     )
-    values = estimates(classification.measure_decided(table.truth, said), drawn, usable, weights.shape[1])
+    values = estimates(classification.measure_decided(table.truth, predicted), drawn, usable, weights.shape[1])
     return Decided(
         len(table),
         int(usable[1:].sum()),
         values,
-        classification.confusion(table.truth, np.eye(2, dtype=np.float32)[said]),
+        classification.confusion(table.truth, np.eye(2, dtype=np.float32)[predicted]),
     )
 
 

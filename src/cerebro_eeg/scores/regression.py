@@ -13,13 +13,13 @@ def measure(truth: NDArray[np.float32], output: NDArray[np.float32], names: Sequ
     """
     from sklearn.metrics import r2_score, root_mean_squared_error
 
-    true, said = truth.astype(np.float64), output.astype(np.float64)
+    true, predicted = truth.astype(np.float64), output.astype(np.float64)
     varies = np.ptp(true, axis=0) > 0
     r2: list[float | None] = [None] * len(names)
     if varies.any():
-        found = r2_score(true, said, multioutput="raw_values").tolist()
+        found = r2_score(true, predicted, multioutput="raw_values").tolist()
         r2 = [value if there else None for value, there in zip(found, varies, strict=True)]
-    rmse = root_mean_squared_error(true, said, multioutput="raw_values").tolist()
+    rmse = root_mean_squared_error(true, predicted, multioutput="raw_values").tolist()
     known = [value for value in r2 if value is not None]
     return {
         "r2": float(np.mean(known)) if known else None,

@@ -141,8 +141,8 @@ def _count(line: TimeLine, threshold: float) -> NDArray[np.float64]:
     parameters = EventScoring.Parameters(TOLERANCE_BEFORE, TOLERANCE_AFTER, OVERLAP, LONGEST, NEAREST)
     covered = np.isfinite(line.probability)
     truth = Annotation(np.where(covered, line.truth, 0.0) >= 0.5, 1)
-    said = Annotation(covered & (np.where(covered, line.probability, 0.0) >= threshold), 1)
-    scored = EventScoring(truth, said, parameters)
+    predicted = Annotation(covered & (np.where(covered, line.probability, 0.0) >= threshold), 1)
+    scored = EventScoring(truth, predicted, parameters)
     return np.array([scored.tp, scored.fp, scored.refTrue, covered.sum()], np.float64)
 
 
@@ -169,8 +169,8 @@ def find_events(
     probability: NDArray[np.float64], threshold: float, duration: float
 ) -> list[tuple[float, float, float]]:
     """Return onset, duration and mean probability of the stretches at or above the threshold."""
-    said = np.concatenate([[False], np.nan_to_num(probability, nan=-1.0) >= threshold, [False]])
-    edges = np.flatnonzero(np.diff(said.astype(np.int8)))
+    predicted = np.concatenate([[False], np.nan_to_num(probability, nan=-1.0) >= threshold, [False]])
+    edges = np.flatnonzero(np.diff(predicted.astype(np.int8)))
     pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return [(float(a), min(float(b), duration) - a, float(probability[a:b].mean())) for a, b in pairs]
 
