@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from cerebro_eeg import Cerebro, MaskedCerebro
 from cerebro_eeg.cli import main
+from cerebro_eeg.commands import finetune as tuning
 from cerebro_eeg.commands import pretrain as commands
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order, in_order
@@ -547,6 +549,12 @@ def test_pieces_are_as_many_as_memory_asks_and_never_empty():
     assert count_micro_batches(ENGINE, ProcessGroup(), model, 3, 256, 12) == 1
     with pytest.raises(ConfigError, match="cannot be shared by 13 processes"):
         count_micro_batches(ENGINE, ProcessGroup(0, 13), model, 3, 256, 12)
+
+
+def test_every_option_of_a_run_is_a_flag_of_its_command():
+    """The command explains the options, and ``run.json`` keeps them: the two lists must not drift apart."""
+    for verb, options in ((commands.pretrain, pretrain.PretrainOptions), (tuning.finetune, finetune.FinetuneOptions)):
+        assert {field.name for field in fields(options)} <= {*signature(verb).parameters}
 
 
 def test_folder_names_are_paths(pretrained):
