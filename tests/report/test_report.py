@@ -23,7 +23,7 @@ from cerebro_eeg.report.figures import drawing, place
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.report.page import command, facts, figure, folded, heading, page, paragraph, preformatted, table
 from cerebro_eeg.report.pretrain import report_pretrain
-from cerebro_eeg.runs import finetune, pretrain, scoring
+from cerebro_eeg.runs import evaluate, finetune, pretrain
 from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors, Example
 from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.train.log import read_lines
@@ -76,11 +76,11 @@ def made(tmp_path_factory):
     """A store, a pre-training and a fine-tuning on it, and their reports."""
     folder = tmp_path_factory.mktemp("made")
     make_store(folder / "store", 6, 6, pretrain=True)
-    choices = pretrain.Choices(steps=6, seconds=1.0, paper=True)
+    choices = pretrain.PretrainOptions(steps=6, seconds=1.0, paper=True)
     pretrain.pretrain([folder / "store"], folder / "pretrain", preset({}), choices, ENGINE)
     report_pretrain(folder / "pretrain", [folder / "store"])
     table = FinetuneConfig(batch_size=16, peak_lr=3e-3, warmup_epochs=1, epochs=2)
-    chosen = finetune.Choices("alpha", seeds=(0, 1), steps=3)
+    chosen = finetune.FinetuneOptions("alpha", seeds=(0, 1), steps=3)
     finetune.finetune(folder / "store", folder / "finetune", Preset(MODEL, finetune=table), chosen, ENGINE)
     report_finetune(folder / "finetune")
     return folder
@@ -172,7 +172,7 @@ def test_other_stores_are_refused(made, copy, tmp_path):
 
 def test_a_store_without_validation_says_so(tmp_path):
     make_store(tmp_path / "store", 3, 4)
-    choices = pretrain.Choices(steps=2, seconds=1.0, paper=True)
+    choices = pretrain.PretrainOptions(steps=2, seconds=1.0, paper=True)
     pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, ENGINE)
     found = Page(report_pretrain(tmp_path / "run", [tmp_path / "store"]))
     assert "windows that were also trained on" in found.text
@@ -235,7 +235,7 @@ def test_a_fine_tuning_has_the_scores_of_its_seeds(made):
 
 def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     run = shutil.copytree(made / "finetune", tmp_path / "run")
-    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
+    evaluate.evaluate(run, made / "store", device="cpu", resamples=100)
     found = Page(report_finetune(run))
     record = json.loads((run / "test.json").read_text())
     mean = record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["mean"]
@@ -252,7 +252,7 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
 
 def test_regression_and_folds_have_a_page(made, tmp_path):
     table = FinetuneConfig(batch_size=16, epochs=1, warmup_epochs=0)
-    choices = finetune.Choices("level", folds=3, steps=1)
+    choices = finetune.FinetuneOptions("level", folds=3, steps=1)
     finetune.finetune(made / "store", tmp_path / "run", Preset(MODEL, finetune=table), choices, ENGINE)
     text = Page(report_finetune(tmp_path / "run")).text
     assert "R2 by window" in text
@@ -268,7 +268,7 @@ def test_a_missing_package_is_named_before_any_work(copy, monkeypatch):
 
 def test_a_run_of_a_release_without_scores_at_the_threshold_has_a_page(made, tmp_path):
     run = shutil.copytree(made / "finetune", tmp_path / "run")
-    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
+    evaluate.evaluate(run, made / "store", device="cpu", resamples=100)
     record = json.loads((run / "test.json").read_text())
     for score in (record["first"], record["last"]):
         del score["summary"]["at_threshold"]

@@ -27,12 +27,12 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.report.recording import Envelope
 from cerebro_eeg.runs import predict as runs_predict
 from cerebro_eeg.runs.decisions import Prediction, Span, find_spans, write_edf_annotations
-from cerebro_eeg.runs.electrodes import electrode_ids
 from cerebro_eeg.runs.predict import cut_windows, find_inputs
-from cerebro_eeg.runs.predicting import predict_windows
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.signals import open_signal
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.runs.store_predictions import predict_windows
+from cerebro_eeg.runs.windows import electrode_ids
+from cerebro_eeg.train.distributed import ProcessGroup
 from predict_files import ELECTRODES, edf, edf_with_gaps, make_model, noise, with_threshold
 
 
@@ -100,7 +100,7 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
     store = Store(tmp_path / "store")
     windows = find_windows(store, seconds=512 / rate, stride=stride)
     ids = electrode_ids(model.training_record.electrode_windows, "drop")
-    output = predict_windows(model, store, windows, World(), electrodes=ids)
+    output = predict_windows(model, store, windows, ProcessGroup(), electrodes=ids)
     expected = torch.softmax(torch.from_numpy(output), 1).numpy()
     reader = runs_predict.make_reader(model, stride=stride, handling=Handling(untrained="drop"))
     assert reader.samples == windows.samples

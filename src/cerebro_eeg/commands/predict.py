@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling

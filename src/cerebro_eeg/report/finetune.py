@@ -29,14 +29,13 @@ from cerebro_eeg.report.page import (
     subheading,
     table,
 )
+from cerebro_eeg.runs.evaluate import score_by
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.judging import score_by
-from cerebro_eeg.runs.probing import one_for_all, seeds_that_differ
-from cerebro_eeg.runs.scored import Record, of_seeds, read_record, summarise
-from cerebro_eeg.runs.seen import unknown_overlap
+from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise
+from cerebro_eeg.runs.windows import unknown_overlap
 from cerebro_eeg.scores.predictions import Predictions, score
-from cerebro_eeg.scores.rules import by_rule, event_words, primary
-from cerebro_eeg.scores.tables import at_threshold_words, positive_of, shown, title
+from cerebro_eeg.scores.tables import at_threshold_words, by_rule, event_words, positive_of, primary, shown, title
 from cerebro_eeg.train.log import read_lines
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _validation_scores(path: Path, fold: str, seed: int) -> Score:
     return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
 
 
-def _test_section(record: Record | None, seeds: Sequence[int]) -> list[str]:
+def _test_section(record: ScoreRecord | None, seeds: Sequence[int]) -> list[str]:
     if record is None:
         words = "The test set has not been scored. cerebro-eeg evaluate scores it, once."
         return [heading("Test"), paragraph(words, soft=True)]

@@ -22,7 +22,7 @@ from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, 
 from cerebro_eeg.report.page import check_packages, facts, figure, heading, page, paragraph, provenance, table
 from cerebro_eeg.runs.baselines import hidden_series, spread, to_series
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 from cerebro_eeg.runs.reconstruction import (
     RIVALS,
     BandErrors,
@@ -33,7 +33,7 @@ from cerebro_eeg.runs.reconstruction import (
     find_examples,
     reconstruct,
 )
-from cerebro_eeg.runs.sources import open_stores, pretrain_windows
+from cerebro_eeg.runs.windows import open_stores, pretrain_windows
 from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.train.log import read_lines
 

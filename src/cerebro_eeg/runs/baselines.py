@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cerebro_eeg.config import ModelConfig, PatchConfig
-from cerebro_eeg.runs.pretraining import Sources
+from cerebro_eeg.runs.pretrain import Sources
 
 Montage = tuple[str, ...]
 """Names of the rows of a window, in order."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.files import replacing, write_text
-from cerebro_eeg.scores.operating import decide
+from cerebro_eeg.scores.classification import decide
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.predict import Input

@@ -35,9 +35,9 @@ from cerebro_eeg.fast import packed
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.decisions import Prediction, softmax
-from cerebro_eeg.runs.electrodes import Electrodes, electrode_ids
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.loop import evaluating
 
 if TYPE_CHECKING:

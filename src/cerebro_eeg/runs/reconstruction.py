@@ -36,7 +36,7 @@ from cerebro_eeg.runs.baselines import (
     interpolate,
     spread,
 )
-from cerebro_eeg.runs.pretraining import Sources, mask_noise
+from cerebro_eeg.runs.pretrain import Sources, mask_noise
 from cerebro_eeg.train.loop import evaluating
 
 BATCH = 32
