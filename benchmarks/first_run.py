@@ -56,7 +56,7 @@ def measure(work: Path) -> None:
     from cerebro_eeg.data.storing.store import Store
     from cerebro_eeg.model.masked import MaskedCerebro
     from cerebro_eeg.runs.reconstruction import reconstruct
-    from cerebro_eeg.runs.sources import pretrain_windows
+    from cerebro_eeg.runs.windows import pretrain_windows
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     store = Store(work / "store")

@@ -76,7 +76,7 @@ def reproduce(table: Table, stores: Mapping[str, Path], out: Path, scale: Scale,
 
 def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale: Scale, say: Say) -> Path:
     """Pre-train where the row asks for it, then fine-tune; the folder of the fine-tuning."""
-    from cerebro_eeg.commands.step_line import StepLine
+    from cerebro_eeg.commands.progress_lines import StepLine
     from cerebro_eeg.runs import finetune as tuning
     from cerebro_eeg.runs import pretrain as pretraining
     from cerebro_eeg.runs.settings import Engine, choose
@@ -91,11 +91,11 @@ def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale:
     if row.style is not None:
         start = out / "pretrain" / "-".join(table.pretrain) / row.name
         without = _to_leave_out(table, stores, scale)
-        choices = pretraining.Choices(without=without, steps=steps, paper=scale.paper)
+        choices = pretraining.PretrainOptions(without=without, steps=steps, paper=scale.paper)
         folders = [stores[name] for name in table.pretrain]
         pretraining.pretrain(folders, start, preset, choices, engine, say=say, tell=tell)
     run = out / table.corpus / row.name
-    tuned = tuning.Choices(
+    tuned = tuning.FinetuneOptions(
         task=table.task,
         seeds=tuple(range(scale.seeds)),
         folds=table.folds,
@@ -110,7 +110,7 @@ def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale:
 
 
 def _score(table: Table, run: Path, store: Path, scale: Scale, say: Say) -> tuple[str, ...]:
-    from cerebro_eeg.runs.scoring import evaluate
+    from cerebro_eeg.runs.evaluate import evaluate
 
     resamples = mini.RESAMPLES if scale.mini else 1000
     found = evaluate(run, store, device=scale.device, resamples=resamples, say=say)

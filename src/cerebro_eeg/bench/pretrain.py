@@ -26,10 +26,10 @@ from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs import pretrain
-from cerebro_eeg.runs.engine import choose_precision
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.sources import pretrain_windows
-from cerebro_eeg.train.loop import Report
+from cerebro_eeg.runs.training import choose_precision
+from cerebro_eeg.runs.windows import pretrain_windows
+from cerebro_eeg.train.loop import StepReport
 
 COLUMNS: dict[str, str | None] = {
     "preset": "",
@@ -72,10 +72,10 @@ def training_seconds(options: Pretrain, chosen: Preset, folder: Path, device: to
     """The mean step of a training's second half: in the first it compiles and fills its buffers."""
     reported: list[float] = []
 
-    def tell(report: Report, steps: int, batch: int) -> None:
+    def tell(report: StepReport, steps: int, batch: int) -> None:
         reported.append(time.monotonic())
 
-    choices = pretrain.Choices(steps=options.steps, paper=True)
+    choices = pretrain.PretrainOptions(steps=options.steps, paper=True)
     engine = Engine(device=str(device), readers=options.readers)
     with tempfile.TemporaryDirectory() as out:
         pretrain.pretrain([folder], Path(out) / "run", chosen, choices, engine, tell=tell)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cerebro_eeg.bench.machine import Where
 from cerebro_eeg.files import write_text
-from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing, plain
-from cerebro_eeg.report.picture import say as write_on
+from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing, plain_tick
+from cerebro_eeg.report.figures import write_in_panel as write_on
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -172,7 +172,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
                 lines |= _lines(axes, panel.series)
             if panel.logarithmic:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(plain)
+                axes.yaxis.set_major_formatter(plain_tick)
                 axes.yaxis.set_minor_formatter(lambda value, _: "")
             if panel.mark is not None:
                 axes.axhline(panel.mark, color=GREY, linewidth=0.8)

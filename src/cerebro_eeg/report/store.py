@@ -1,6 +1,6 @@
-"""A store at a glance: channel counts, amplitudes, spectrum and hours a subject, as one picture.
+"""A picture of a store: channel counts, signal per subject, amplitudes and spectrum.
 
-Amplitudes and spectrum are of a sample: the same few hundred stretches every time, spread evenly over its hours.
+Amplitudes and spectrum come from a sample: up to 512 stretches, spread evenly over the hours, the same every time.
 """
 
 from collections import Counter, defaultdict
@@ -12,34 +12,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, drawing, plain, say
-from cerebro_eeg.report.spectrum import SECONDS, density, draw_spectrum, finish_spectrum, quartiles
+from cerebro_eeg.report.figures import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    STRETCH_SECONDS,
+    density,
+    draw_spectrum,
+    drawing,
+    finish_spectrum,
+    plain_tick,
+    quartiles,
+    write_in_panel,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STRETCHES = 512
-SHORTEST = 1.0  # seconds; segments below it say too little
-_BARS = 16  # more different channel counts than this are drawn on an axis of numbers, without a word on each bar
+SHORTEST = 1.0  # seconds; shorter segments are not sampled
+_BARS = 16  # more channel counts than this are drawn on a numeric axis, without a label on each bar
 
 
 @dataclass(frozen=True)
 class StoreSample:
-    """Amplitude and spectrum of the sample; each channel of each stretch counts once."""
+    """Amplitudes and spectrum of the sampled stretches; each channel of each stretch counts once."""
 
     stretches: int
     recordings: int
-    """How many recordings they come from."""
+    """Number of recordings that they come from."""
     deviations: NDArray[np.float64]
     """Robust standard deviation (1.4826 x the median absolute deviation) in microvolts, above 0."""
     flat: int
-    """Channels of stretches that have no deviation at all."""
+    """Channels of stretches without any deviation."""
     spectrum: NDArray[np.float64]
-    """(3, bin) quartiles of the power density, see ``spectrum.quartiles``."""
+    """(3, bin) quartiles of the power density, see ``figures.quartiles``."""
 
 
 def plot_store(store: Store, path: Path) -> StoreSample:
-    """Write the picture; returns the sample that amplitude and spectrum are drawn from."""
+    """Write the picture, and return the sample that amplitudes and spectrum are drawn from."""
     recordings: Counter[int] = Counter()
     hours: defaultdict[int, float] = defaultdict(float)
     subjects: defaultdict[str, float] = defaultdict(float)
@@ -66,10 +79,10 @@ def plot_store(store: Store, path: Path) -> StoreSample:
     return sample
 
 
-def choose(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
-    """(recording number, first sample, end) of up to ``most`` stretches: by the clock, no chance involved.
+def choose_stretches(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
+    """Choose up to ``most`` stretches without chance; return (recording number, first sample, end) of each.
 
-    All segments of a second or more are laid end to end; at evenly spaced moments the stretch around each is taken.
+    All segments of a second or more are laid end to end; the stretch around each of evenly spaced moments is taken.
     """
     segments = [
         (number, segment.start, segment.stop, record.sfreq)
@@ -84,7 +97,7 @@ def choose(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
     found: dict[tuple[int, int, int], None] = {}
     for moment, place in zip(moments, np.searchsorted(ends, moments, "right").tolist(), strict=True):
         number, start, stop, sfreq = segments[place]
-        size = min(round(SECONDS * sfreq), stop - start)
+        size = min(round(STRETCH_SECONDS * sfreq), stop - start)
         passed = int((moment - (ends[place] - (stop - start) / sfreq)) * sfreq)
         first = min(start + passed // size * size, stop - size)
         found[number, first, first + size] = None  # a small store has fewer stretches than moments
@@ -93,7 +106,7 @@ def choose(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
 
 def sample_store(store: Store, most: int = STRETCHES) -> StoreSample:
     """Read the sample and measure it; at most ``most`` stretches of 4 s are read, however large the store."""
-    chosen = choose(store, most)
+    chosen = choose_stretches(store, most)
     powers, deviations = [], []
     for number, start, stop in chosen:
         samples = store.read(number, start, stop).astype(np.float32)
@@ -113,7 +126,7 @@ def _draw_counts(axes: "Axes", recordings: Counter[int], hours: dict[int, float]
     axes.set_title("Channel counts")
     counts = sorted(recordings)
     if not counts:
-        say(axes, "no recordings")
+        write_in_panel(axes, "no recordings")
         return
     heights = [recordings[count] for count in counts]
     if len(counts) > _BARS:
@@ -134,7 +147,7 @@ def _time(hours: float) -> str:
 def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
     axes.set_title("Signal of each subject")
     if not hours:
-        say(axes, "the store does not know its subjects")
+        write_in_panel(axes, "the store does not know its subjects")
         return
     minutes = 60 * np.sort(np.array(hours))[::-1]
     axes.fill_between(np.arange(len(minutes) + 1), np.append(minutes, minutes[-1]), step="post", color=GREEN, alpha=0.7)
@@ -165,7 +178,7 @@ def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
 def _draw_amplitudes(axes: "Axes", sample: StoreSample) -> None:
     axes.set_title("Amplitude")
     if not len(sample.deviations):
-        say(axes, "no segment of a second or more that moves")
+        write_in_panel(axes, "no segment of a second or more that moves")
         return
     low, high = np.log10([sample.deviations.min(), sample.deviations.max()])
     bins = np.logspace(np.floor(10 * low) / 10, np.floor(10 * high) / 10 + 0.1, 60)
@@ -177,7 +190,7 @@ def _draw_amplitudes(axes: "Axes", sample: StoreSample) -> None:
     if sample.flat:
         axes.plot([], [], " ", label=f"{100 * sample.flat / (sample.flat + len(sample.deviations)):.2g} % are flat")
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.set_major_formatter(plain_tick)
     axes.set_xlabel("robust standard deviation (1.4826 × MAD) of a channel, up to 4 s each (µV)")
     axes.set_ylabel("share (%)")
     axes.legend(frameon=False, fontsize=8)
@@ -186,7 +199,7 @@ def _draw_amplitudes(axes: "Axes", sample: StoreSample) -> None:
 def _draw_spectrum(axes: "Axes", sample: StoreSample, notches: Counter[float], total: int) -> None:
     axes.set_title("Spectrum")
     if not np.isfinite(sample.spectrum).any():
-        say(axes, "no segment of a second or more that moves")
+        write_in_panel(axes, "no segment of a second or more that moves")
         return
     words = f"median and quartiles, {sample.stretches:,} stretches of {sample.recordings:,} recordings"
     draw_spectrum(axes, sample.spectrum, BLUE, words)

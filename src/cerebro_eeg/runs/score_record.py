@@ -1,12 +1,12 @@
-"""Scored: the scores of a run's trainings as one, and the record that a test set was scored.
+"""The record that a test split was scored, and the summary of a run's trainings.
 
-The record is kept so that the first score stays the one that is told. ``test.json`` of a training has the number of
-scorings, the first score and the last; ``test.npz`` the predictions of the first. The run's own ``test.json`` has the
-same of all its trainings with their summary. What is deleted is made again from what is left: the run's record from its
-trainings', a training's from its predictions. Who deletes all of it, or copies the run before, starts anew: this guards
+The record exists so that the first score stays the one that is reported. ``test.json`` of a training has the number of
+scorings, the first score and the last; ``test.npz`` has the predictions of the first. ``test.json`` of the run has the
+same for all trainings, with their summary. A deleted record is made again: the run's from its trainings', a training's
+from its predictions. A user who deletes all files, or copies the run beforehand, starts anew. The record guards
 against habit, not against fraud.
 
-Format 1, which is read, was written before scores at the threshold were kept: such a score has none.
+Records of format 1 are read, too. They are older than scores at the threshold and have none.
 """
 
 import json
@@ -22,24 +22,24 @@ from cerebro_eeg.files import write_text
 FORMAT = 2
 READS = (1, 2)
 Score = Mapping[str, Any]
-"""What a training's score is in JSON: fold, seed, scores and, for seizures, events."""
+"""The score of one training in JSON: fold, seed, scores and, for seizures, events."""
 
 
 @dataclass(frozen=True)
-class Record:
-    """What ``test.json`` says."""
+class ScoreRecord:
+    """The contents of ``test.json``."""
 
     scorings: int
     first: dict[str, Any]
     last: dict[str, Any]
 
 
-def read_record(folder: Path) -> Record | None:
-    """The record of a folder; None where there is none."""
+def read_record(folder: Path) -> ScoreRecord | None:
+    """Return the record of a folder, or None if there is none."""
     try:
         found = json.loads((folder / "test.json").read_text(encoding="utf-8"))
         if found["format"] in READS and found["scorings"] >= 1 and found["first"] and found["last"]:
-            return Record(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
+            return ScoreRecord(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -48,20 +48,20 @@ def read_record(folder: Path) -> Record | None:
 
 
 def _completed(score: dict[str, Any]) -> dict[str, Any]:
-    """A score of a training, or of a run's, in which each training says what it knows of its threshold."""
+    """Return a score of a training or a run in which every training has the key "at_threshold"."""
     for one in score.get("trainings", [score]):
         one["scores"].setdefault("at_threshold", None)
     return score
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Whole or not at all."""
+def write_record(folder: Path, record: ScoreRecord) -> None:
+    """Write the record atomically."""
     text = json.dumps({"format": FORMAT, **asdict(record)}, indent=2, allow_nan=False)
     write_text(folder / "test.json", text + "\n")
 
 
 def summarise(scores: Sequence[Score]) -> dict[str, Any]:
-    """Mean and deviation of every number, by level; a seed's number is the mean over its folds.
+    """Return mean and deviation of every number, by level; a seed's number is the mean over its folds.
 
     ``low`` and ``high`` are the means of the trainings' interval bounds.
     """
@@ -89,13 +89,13 @@ def summarise(scores: Sequence[Score]) -> dict[str, Any]:
 
 
 def of_seeds(scores: Mapping[str, Any], seeds: Sequence[int]) -> Mapping[str, Any]:
-    """Scores of a run without trainings of other seeds: earlier releases scored copies of a probe as well."""
+    """Return the scores without trainings of other seeds; earlier releases also scored copies of a probe."""
     kept = [score for score in scores["trainings"] if score["seed"] in seeds]
     return scores if len(kept) == len(scores["trainings"]) else {"summary": summarise(kept), "trainings": kept}
 
 
 def _levels(scores: Sequence[tuple[Score, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Each level over the trainings that have it; what was decided by a threshold has no chance beside it."""
+    """Return each level over the trainings that have it. Scores at a threshold have no chance level."""
     found: dict[str, Any] = {}
     for name in dict.fromkeys(level for _, levels in scores for level in levels):
         having = [(score, levels[name]) for score, levels in scores if name in levels]
@@ -126,7 +126,7 @@ def _spread(scores: Sequence[Score], numbers: Sequence[Mapping[str, float | None
 
 
 def _means(scores: Sequence[Score], numbers: Sequence[Mapping[str, float | None]], key: str) -> list[float]:
-    """The mean value for each seed or fold; those without a value are left out."""
+    """Return the mean value of each seed or fold, without those that have no value."""
     values: dict[Any, list[float]] = {}
     for score, number in zip(scores, numbers, strict=True):
         if (value := number["value"]) is not None:

@@ -1,4 +1,4 @@
-"""Probing: the frozen encoder's pooled features and a linear model of scikit-learn, written into the linear head."""
+"""The linear probe: scikit-learn fits a linear model on the pooled features of a frozen encoder."""
 
 import warnings
 from collections.abc import Mapping
@@ -13,25 +13,26 @@ from cerebro_eeg.data.storing.store import Store
 
 STRENGTHS = tuple(10.0**power for power in range(-5, 4))
 """Inverse regularisations that validation chooses from."""
-WITHOUT_VALIDATION = 0.01
+DEFAULT_STRENGTH = 0.01
+"""Inverse regularisation without validation windows."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear head, and how it was chosen."""
+    """A linear head, and the validation scores that chose it."""
 
     weight_KD: NDArray[np.float64]
     bias_K: NDArray[np.float64]
     strength: float
     scores: dict[str, float]
-    """Validation score of every strength that was tried."""
+    """Validation score of every strength."""
 
 
 def seeds_that_differ(settings: Mapping[str, Any]) -> list[int]:
-    """The seeds of a fine-tuning, from its settings in ``run.json``, that have results of their own.
+    """Return the seeds of a fine-tuning that have results of their own, from its settings in ``run.json``.
 
-    The exact probe of given weights draws nothing at random: its first seed stands for all of them. A probe of new
-    weights does not, since those are drawn.
+    The exact probe of given weights draws no random number, so its first seed stands for all. A probe of new weights
+    depends on the seed, which draws the weights.
     """
     choices = settings["choices"]
     seeds = list(choices["seeds"])
@@ -40,7 +41,7 @@ def seeds_that_differ(settings: Mapping[str, Any]) -> list[int]:
 
 
 def one_for_all(settings: Mapping[str, Any]) -> str | None:
-    """That one training stands for several seeds, in words; None where it does not."""
+    """Return a sentence if one training stands for several seeds, and None otherwise."""
     asked, trained = settings["choices"]["seeds"], seeds_that_differ(settings)
     if len(trained) == len(asked):
         return None
@@ -59,11 +60,11 @@ def fit_probe(
     *,
     balanced: bool = False,
 ) -> Probe:
-    """Logistic or ridge regression on features of zero mean and unit deviation; strength chosen on validation.
+    """Fit logistic or ridge regression on standardised features; validation chooses the strength.
 
-    The standardisation is folded into weights and bias, so the head takes features as the encoder gives them.
+    The standardisation is folded into weights and bias, so the head takes features as the encoder returns them.
     """
-    from cerebro_eeg.runs.predicting import to_predictions
+    from cerebro_eeg.runs.store_predictions import to_predictions
     from cerebro_eeg.scores.predictions import headline
 
     mean_D, std_D = features_BD.mean(0, dtype=np.float64), features_BD.std(0, dtype=np.float64)
@@ -71,7 +72,7 @@ def fit_probe(
     scaled_BD = (features_BD - mean_D) / std_D
     tried: dict[float, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     scores: dict[float, float] = {}
-    for strength in STRENGTHS if validation is not None else (WITHOUT_VALIDATION,):
+    for strength in STRENGTHS if validation is not None else (DEFAULT_STRENGTH,):
         weight_KD, bias_K = _fit(train, scaled_BD, strength, balanced)
         weight_KD = weight_KD / std_D
         bias_K = bias_K - weight_KD @ mean_D
@@ -86,7 +87,7 @@ def fit_probe(
 def _fit(
     train: Windows, scaled_BD: NDArray[np.float64], strength: float, balanced: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights (K, D) and biases (K,) for all classes, also those that no training window has."""
+    """Return weights (K, D) and biases (K,) for all classes, also for those without a training window."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -94,17 +95,20 @@ def _fit(
         ridge: Any = Ridge(alpha=1 / strength).fit(scaled_BD, train.target)
         return np.atleast_2d(ridge.coef_), np.atleast_1d(ridge.intercept_)
     count = len(train.names)
-    weight_KD, bias_K = np.zeros((count, scaled_BD.shape[1])), np.full(count, -30.0)  # a class never seen: never said
+    weight_KD, bias_K = (
+        np.zeros((count, scaled_BD.shape[1])),
+        np.full(count, -30.0),
+    )  # a class without windows is never predicted
     present = np.unique(train.label)
     if len(present) == 1:
         bias_K[present] = 0.0
         return weight_KD, bias_K
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # weak strengths may stop early; validation judges them
+        warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; validation decides
         fitted: Any = LogisticRegression(C=strength, max_iter=300, class_weight="balanced" if balanced else None).fit(
             scaled_BD, train.label
         )
-    if len(present) == 2:  # one row: the second class against the first
+    if len(present) == 2:  # scikit-learn has one row: the second class against the first
         weight_KD[present[1]], bias_K[present] = fitted.coef_[0], [0.0, fitted.intercept_[0]]
     else:
         weight_KD[present], bias_K[present] = fitted.coef_, fitted.intercept_

@@ -1,13 +1,13 @@
-"""FeatureFile: features of any number of recordings as one .npz or .parquet file, never held in memory together.
+"""Features: one .npz or .parquet file with the features of any number of recordings, which memory need not hold.
 
-Columns lie one behind the other in hidden files beside the target until it is finished; a recording that fails halfway
-leaves nothing, and a killed run leaves no target. A row is a window, or one channel of a window. No pickle.
+Each column is written to a hidden file beside the target until all recordings are done. A recording that fails halfway
+leaves no rows, and a killed run leaves no target. A row is a window, or one channel of a window. No pickle.
 """
 
 import contextlib
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,11 +21,11 @@ from cerebro_eeg.files import replacing
 KINDS = (".npz", ".parquet")
 PIECE = 1 << 22  # bytes that are copied at a time
 GROUP = 1 << 26  # bytes of features in a row group of a parquet file
-TEXT = np.dtype("<U24")  # of an id, and of the longest name of a channel
+TEXT = np.dtype("<U24")  # holds an id, and the longest name of a channel
 
 
 def check_target(path: Path) -> None:
-    """Refuse what cannot become a file of features before any work is done for it."""
+    """Refuse a path that cannot become a file of features, before any work is done for it."""
     if path.suffix.casefold() not in KINDS:
         raise ConfigError(f"--out ends in {path.suffix or 'nothing'!r}; expected a file name with .npz or .parquet")
     if path.is_dir():
@@ -38,10 +38,10 @@ def check_target(path: Path) -> None:
 
 
 class FeatureFile:
-    """A file of features that is being written: ``recording`` after ``recording``, then ``finish``."""
+    """A file of features while it is written: one ``recording`` block per recording, then ``finish``."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], *, channels: bool) -> None:
-        """``shape`` is that of one row's features; ``channels``: rows have a channel."""
+        """``shape`` is the shape of the features of one row; with ``channels`` a row also names its channel."""
         self._path, self._shape = path, shape
         texts = ["recording", *(["channel"] if channels else [])]
         self._types = {**dict.fromkeys(texts, TEXT), "start": np.dtype("<f8"), "features": np.dtype("<f4")}
@@ -56,7 +56,7 @@ class FeatureFile:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Rows of one recording come in this block: all of them stay, or none."""
+        """Keep all rows that are added in this block, or none if it raises."""
         before = self.rows
         try:
             yield
@@ -70,24 +70,25 @@ class FeatureFile:
     def add(
         self,
         id: str,
-        start_n: NDArray[np.float64],
+        start_B: NDArray[np.float64],
         features: NDArray[np.float32],
-        channel_n: NDArray[np.str_] | None = None,
+        channels: Sequence[str] | None = None,
     ) -> None:
-        """More rows of the recording; ``features`` has one entry a row."""
-        columns: dict[str, NDArray[np.generic]] = {
-            "recording": np.full(len(start_n), id),
-            "start": start_n,
-            "features": features,
-        }
-        if channel_n is not None:
-            columns["channel"] = channel_n
+        """Add windows of the recording ``id``: one row each or, with the names of ``channels``, one row per channel.
+
+        ``features`` are then (windows, channels, ...), otherwise (windows, ...).
+        """
+        columns: dict[str, NDArray[np.generic]] = {"start": start_B, "features": features}
+        if channels is not None:
+            columns["start"] = start_B.repeat(len(channels))
+            columns["channel"] = np.tile(np.array(channels), len(start_B))
+        columns["recording"] = np.full(len(columns["start"]), id)
         for name, values in columns.items():
             self._files[name].write(np.ascontiguousarray(values, self._types[name]).tobytes())
-        self.rows += len(start_n)
+        self.rows += len(columns["start"])
 
     def finish(self) -> None:
-        """Put the file in its place."""
+        """Write the target from the hidden files."""
         for file in self._files.values():
             file.flush()
         with replacing(self._path) as temporary:
@@ -97,7 +98,7 @@ class FeatureFile:
                 self._write_parquet(temporary)
 
     def close(self) -> None:
-        """Leave nothing behind but what is finished."""
+        """Remove the hidden files; without ``finish`` nothing is left."""
         self._stack.close()
 
     def __enter__(self) -> "FeatureFile":
@@ -113,7 +114,7 @@ class FeatureFile:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, kind in self._types.items():
                 shape = (self.rows, *(self._shape if name == "features" else ()))
-                entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day: equal features, equal bytes
+                entry = zipfile.ZipInfo(f"{name}.npy")  # has no time of day, so equal features give equal bytes
                 with archive.open(entry, "w", force_zip64=True) as target:
                     head = {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
                     npy.write_array_header_2_0(target, head)
@@ -123,7 +124,7 @@ class FeatureFile:
                         target.write(piece)
 
     def _write_parquet(self, path: Path) -> None:
-        """Features as lists of fixed length, flat; their shape is in the metadata of the schema."""
+        """Write features as flat lists of fixed length; the metadata of the schema holds their shape."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

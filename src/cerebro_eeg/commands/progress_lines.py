@@ -1,15 +1,60 @@
-"""OverFiles: the loop of ``predict`` and ``embed`` over recordings: how far it is, and what cannot be used."""
+"""Progress lines that verbs share: the steps of a training, and the recordings of ``predict`` and ``embed``."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cerebro_eeg.errors import ChannelError, InputError, RecordingError
-from cerebro_eeg.progress import Progress, counted, in_bytes, time_left
+from cerebro_eeg.errors import CerebroError, ChannelError, InputError, RecordingError
+from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 
 if TYPE_CHECKING:
-    from cerebro_eeg.runs.inputs import Input
+    from cerebro_eeg.train.loop import StepReport
+
+
+class StepLine:
+    """The changing line of a training: step, loss, windows per second, time left, memory of the GPU."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._pace: float | None = None
+
+    def tell(self, report: "StepReport", steps: int, batch: int) -> None:
+        """Show a finished step, if the line is due."""
+        # The pace is a moving average over 20 steps or 20 seconds: the first steps compile and warm up.
+        keep = min(0.95, math.exp(-report.seconds / 20))
+        self._pace = report.seconds if self._pace is None else keep * self._pace + (1 - keep) * report.seconds
+        if not self._progress.due() and report.step < steps:
+            return
+        left = in_time((steps - report.step) * self._pace)
+        line = (
+            f"step {report.step:,}/{steps:,}  loss {report.loss:.4f}  {batch / self._pace:,.0f} windows/s  {left} left"
+        )
+        self._progress.show(line + _gpu_memory())
+
+
+def _gpu_memory() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    return f"  {in_bytes(torch.cuda.max_memory_allocated())} of GPU memory"
+
+
+def write_page(write: Callable[[], object], progress: Progress) -> None:
+    """Write the report of a run. An error is printed and not raised, because the weights are written already."""
+    progress.say("writing report.html")
+    try:
+        write()
+    except CerebroError as error:
+        progress.say(f"no report.html: {error}")
+    except Exception as error:
+        progress.say(f"no report.html: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.predict import Input
 
 
 @dataclass(frozen=True)
@@ -43,9 +88,9 @@ def go_over(
     *,
     show_paths: bool,
 ) -> list[Failure]:
-    """Do ``work`` for each; one that cannot be used is noted, and the others go on.
+    """Do ``work`` for each recording, and return those that cannot be used; the others go on.
 
-    ``work`` is given a function to tell how many seconds of how many are done.
+    ``work`` gets a function that it calls with the seconds that are done and the seconds of the whole recording.
     """
     total, done, began = max(1, sum(one.size for one in inputs)), 0.0, time.monotonic()
     failures: list[Failure] = []
@@ -75,7 +120,7 @@ def go_over(
 
 
 def failed_text(failures: Sequence[Failure], inputs: int, show_paths: bool) -> list[str]:
-    """What the result says of them."""
+    """Return the lines of a result on recordings that could not be used."""
     if not failures:
         return []
     lines = [f"  not used    {counted(len(failures), 'recording')} of {inputs:,}:"]

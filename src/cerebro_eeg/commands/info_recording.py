@@ -5,7 +5,7 @@ Samples are read once from start to end, in blocks; a recording of 24 hours need
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
 LONGEST = 120.0  # seconds in a picture; more would be a smear
+_SHOWN = 8  # faults of one kind, gaps and event names that are listed
 
 
 @dataclass(frozen=True)
 class ChannelInfo:
-    """What became of one label, and for a channel what is wrong with it."""
+    """One label of the file: the channel it stands for, and the faults of that channel."""
 
     index: int
     label: str
@@ -32,49 +33,49 @@ class ChannelInfo:
     channel: str | None
     note: str
     quality: dict[str, Any] | None
-    """Counts of ``ChannelQuality``; None where the label is no channel."""
+    """Counts of ``ChannelQuality``; None if the label is not a channel."""
     faults: tuple[str, ...]
     """flat, clipped, disconnected, scaled, missing."""
 
 
 @dataclass(frozen=True)
 class PlanInfo:
-    """What prepare would do."""
+    """How prepare would filter the recording."""
 
     text: str
     low_hz: float
     high_hz: float
     notch_hz: float | None
     mains_hz: float | None
-    """As estimated from the signal; None where neither 50 nor 60 Hz stands out."""
+    """Estimated from the signal; None if neither 50 nor 60 Hz stands out."""
     rate_hz: float
     up: int
     down: int
     stretches: int
-    """Pieces that are filtered each by itself: segments, cut at missing samples."""
+    """Pieces that are filtered separately: segments, cut at missing samples."""
     short_stretches: int
-    """Shorter than the filter, so flagged."""
+    """Stretches that are shorter than the filter; their windows are flagged."""
     filter_seconds: float
     bytes: int
-    """Of samples in the store."""
+    """Size of the samples in a store."""
 
 
 @dataclass(frozen=True)
 class RecordingSummary:
-    """One recording, as read. Holds no path, no date and, unless they were asked for, no names of events."""
+    """One recording, as it was read. It holds no path, no date and, unless asked for, no names of events."""
 
     format: str
     tested: str
     unit: str
-    """How it was decided what the numbers are."""
+    """How the unit of the samples was decided."""
     sfreq: float
     seconds: float
-    """Of signal; gaps do not count."""
+    """Length of the signal; gaps do not count."""
     segments: int
     gaps: tuple[tuple[float, float], ...]
-    """(where, how long) in seconds."""
+    """(start, length) in seconds."""
     summary: str
-    """What became of the labels, in a line."""
+    """Which channels the labels stand for, in one line."""
     channels: tuple[ChannelInfo, ...]
     events: int
     event_names: int
@@ -83,9 +84,9 @@ class RecordingSummary:
     faults: tuple[tuple[str, str], ...]
     """(code, note)"""
     plan: PlanInfo | None
-    """None where the filters do not fit the recording; ``refused`` says why."""
+    """None if the filters do not fit the recording; ``refused`` says why."""
     refused: str | None
-    """Why prepare would skip the recording as it is; the rest then leaves out the labels in question."""
+    """Why prepare would skip the recording; the other fields then leave out the labels that it refuses."""
     plot: str | None = None
 
     @property
@@ -98,12 +99,124 @@ class RecordingSummary:
         return {"kind": "recording", **asdict(self), "gaps": gaps, "faults": faults}
 
     def text(self) -> str:
-        from cerebro_eeg.commands.info_file_text import recording_text
+        pass
 
         return recording_text(self)
 
 
-def info_file(
+def recording_text(found: "RecordingSummary") -> str:
+    """Return the summary as text: the recording, what prepare would do, and last the table of channels."""
+    lines = [] if found.refused is None else [f"REFUSED as it is: {found.refused}", "Without what is refused:", ""]
+    kept = sum(channel.channel is not None for channel in found.channels)
+    lines += [
+        f"{found.format} ({found.tested})",
+        "",
+        f"signal      {kept} channels at {found.sfreq:g} Hz, {_duration_words(found.seconds)}, {_segment_words(found)}",
+        f"unit        {found.unit}",
+        f"channels    {found.summary}",
+        f"quality     {_quality_line(found)}",
+        f"events      {_event_words(found)}",
+        *_fault_lines(found),
+        *_plan_lines(found, kept),
+        "",
+        *_channel_table(found),
+    ]
+    if found.plot is not None:
+        lines += ["", "picture     written"]
+    return "\n".join(lines)
+
+
+def _duration_words(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:,.2f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60:02d} min {rest % 60:02d} s" if hours else f"{rest // 60} min {rest % 60:02d} s"
+
+
+def _segment_words(found: "RecordingSummary") -> str:
+    if not found.gaps:
+        return "no gap" if found.segments == 1 else f"{found.segments:,} segments"
+    longest = sorted(found.gaps, key=lambda gap: -gap[1])[:_SHOWN]
+    listed = ", ".join(f"{length:g} s at {at:g} s" for at, length in sorted(longest))
+    more = f"; the {_SHOWN} longest: " if len(found.gaps) > _SHOWN else ": "
+    return f"{found.segments:,} segments with {len(found.gaps):,} gap{'s' if len(found.gaps) > 1 else ''}{more}{listed}"
+
+
+def _quality_line(found: "RecordingSummary") -> str:
+    kept = [channel for channel in found.channels if channel.channel is not None]
+    bad = [f"{channel.channel} ({', '.join(channel.faults)})" for channel in kept if channel.faults]
+    return (
+        f"{len(bad)} of {len(kept)} channels are bad: {', '.join(bad)}"
+        if bad
+        else f"all {len(kept)} channels are sound"
+    )
+
+
+def _event_words(found: "RecordingSummary") -> str:
+    if not found.events:
+        return "none"
+    total = f"{found.events:,} with {found.event_names:,} different name{'' if found.event_names == 1 else 's'}"
+    if found.events_by_name is None:
+        return f"{total} (--show-events prints them; they may say who was recorded)"
+    listed = list(found.events_by_name.items())
+    more = f" and {len(listed) - 3 * _SHOWN} more names" if len(listed) > 3 * _SHOWN else ""
+    return f"{total}: " + ", ".join(f"{name!r} {count:,}" for name, count in listed[: 3 * _SHOWN]) + more
+
+
+def _fault_lines(found: "RecordingSummary") -> Iterator[str]:
+    if not found.faults:
+        yield "faults      none"
+    for number, (code, note) in enumerate(found.faults):
+        yield f"{'faults' if number == 0 else '':10}  {code}: {note}"
+
+
+def _plan_lines(found: "RecordingSummary", kept: int) -> Iterator[str]:
+    plan = found.plan
+    if plan is None:
+        yield "prepare     cannot filter it"
+        return
+    yield f"prepare     {plan.text}"
+    mains = "neither 50 nor 60 Hz stands out" if plan.mains_hz is None else f"{plan.mains_hz:g} Hz stands out"
+    resampled = "" if plan.up == plan.down else f"resampled by {plan.up}/{plan.down}; "
+    yield f"            mains: {mains}; {resampled}{plan.bytes / 1e6:,.3g} MB in a store"
+    if plan.short_stretches:
+        yield (
+            f"            {plan.short_stretches:,} of {plan.stretches:,} stretches are shorter than the filter "
+            f"({plan.filter_seconds:.3g} s): their windows will be flagged"
+        )
+
+
+def _channel_table(found: "RecordingSummary") -> Iterator[str]:
+    rows = [("#", "label", "channel", "outcome", "rms uV", "quality", "note")]
+    for channel in found.channels:
+        quality = channel.quality
+        rms = "" if quality is None else _two_digits(quality["rms"])
+        verdict = "" if quality is None else ", ".join(channel.faults) or "sound"
+        rows.append(
+            (
+                str(channel.index),
+                channel.label or "''",
+                channel.channel or "-",
+                channel.outcome.replace("_", " "),
+                rms,
+                verdict,
+                channel.note,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    for row in rows:
+        cells = [row[0].rjust(widths[0]), *(row[c].ljust(widths[c]) for c in (1, 2, 3)), row[4].rjust(widths[4])]
+        yield "  ".join([*cells, row[5].ljust(widths[5]), row[6]]).rstrip()
+    yield ""
+    yield "rms uV: within a second, median of all seconds, to about 6 %; slow drifts and rare artefacts are not in it"
+
+
+def _two_digits(value: float) -> str:
+    """Format 12345.6 as '12,000', because the meter is accurate to two digits only."""
+    return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def info_recording(
     source: "Path | str | Recording | mne.io.BaseRaw | mne.BaseEpochs",
     *,
     unknown: str = "error",
@@ -115,8 +228,8 @@ def info_file(
 ) -> RecordingSummary:
     """Describe a file, a Recording or an object of MNE, and with ``plot`` draw some seconds of it.
 
-    Labels that prepare would refuse do not end it: they are named, left out, and ``exit_code`` is 3. A file that cannot
-    be read truthfully raises a RecordingError, whose code is what ``skipped.csv`` would say.
+    Labels that prepare would refuse raise no error: they are named and left out, and ``exit_code`` is 3. A file that
+    cannot be read truthfully raises a RecordingError with the code that ``skipped.csv`` would give.
     """
     from cerebro_eeg.config import SignalConfig
     from cerebro_eeg.data.filtering.filters import finite_runs
@@ -124,7 +237,7 @@ def info_file(
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
 
     if plot is not None:
-        from cerebro_eeg.report.picture import check_picture
+        from cerebro_eeg.report.figures import check_picture
 
         check_picture(plot)
         if not 0 < seconds <= LONGEST:
@@ -144,7 +257,7 @@ def info_file(
     missing = any(channel.missing for channel in measured)
     stretches = finite_runs(recording) if missing else recording.segments
     if plot is not None:
-        from cerebro_eeg.report.signal_plot import plot_signal
+        from cerebro_eeg.report.recording import plot_signal
 
         if prepared is None:
             raise InputError(f"no picture can be made: {refused}")
@@ -186,7 +299,7 @@ def info_file(
 
 
 def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str | None]":
-    """The recording, and why its labels would be refused; then it is without the labels that nobody understands."""
+    """Open the recording; if its labels would be refused, return why, and the recording without those labels."""
     from cerebro_eeg.data.reading.formats import open_recording
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
@@ -210,7 +323,7 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
 
 def _format(source: Any) -> tuple[str, str]:
-    """What the suffix says the file is, and on what our reader of it was tried."""
+    """Return the format by the suffix of the file, and how our reader of that format was tested."""
     from cerebro_eeg.data.reading.formats import FORMATS
 
     if not isinstance(source, str | Path):
@@ -222,7 +335,7 @@ def _format(source: Any) -> tuple[str, str]:
 
 
 def _unit(source: Any, recording: "Recording", unit: str | None) -> str:
-    """How it was decided. The unit of a header is free text: only those we know are shown."""
+    """Say how the unit was decided. A header's unit is free text, so only known units are shown."""
     from cerebro_eeg.data.reading.edf_header import read_header, text
     from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, opened
 
