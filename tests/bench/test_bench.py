@@ -16,15 +16,14 @@ import pytest
 import torch
 
 from cerebro_eeg.bench import __main__ as bare
-from cerebro_eeg.bench import clock, forward, goals, kernels, mixed, options, paper, peers, reads, shapes
+from cerebro_eeg.bench import clock, forward, goals, loader, mixed, options, peers, shapes, train
 from cerebro_eeg.bench.attention import as_row, geometric_mean
-from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up
+from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up, passed, roofline
+from cerebro_eeg.bench.ceilings import products as layer_products
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
 from cerebro_eeg.bench.cpu import products
 from cerebro_eeg.bench.machine import Where, choose_device, command, cpu, where
 from cerebro_eeg.bench.models import Rival, captured, chosen, noise
-from cerebro_eeg.bench.roofline import passed, roofline
-from cerebro_eeg.bench.roofline import products as layer_products
 from cerebro_eeg.bench.run import run
 from cerebro_eeg.bench.table import Panel, Series, Table, failing_notes
 from cerebro_eeg.cli import main
@@ -268,14 +267,14 @@ def test_all_forms_of_a_mixture_have_the_same_real_rows():
 
 def test_single_reads_come_to_all_windows():
     seen = []
-    call = reads._parts(seen.append, place=2, windows=500)
+    call = loader._parts(seen.append, place=2, windows=500)
     for _ in range(5):
         call()
     assert sorted(part.start for part in seen) == [0, 100, 200, 300, 400]
 
 
 def test_curves_of_the_paper_are_those_of_the_recipes():
-    found = paper.read_curves()
+    found = forward.read_curves()
     count = 0
     for figure in ("sizes", "kinds"):
         text = (ROOT / "recipes" / f"figure_{figure}.py").read_text(encoding="utf-8")
@@ -419,21 +418,21 @@ def test_kernels_by_group():
         "cerebro_attention_backward": 4.0,
         "Memset (Device)": 0.125,
     }
-    found = kernels.grouped(names.items())
+    found = train.grouped(names.items())
     sums = {"attention": 4.0, "products": 3.5, "products with GELU": 2.0, "norms": 1.25, "rest": 0.125}
     assert list(found.items()) == list(sums.items())
-    assert kernels.describe("ours", "base", found) == (
+    assert train.describe_kernels("ours", "base", found) == (
         "kernels of a step of ours, base: 10.9 ms (attention 4.0, products 3.5, products with GELU 2.0, norms 1.2, "
         "rest 0.1)"
     )
-    assert kernels.profiled(lambda: None, torch.device("cpu")) is None
+    assert train.profiled(lambda: None, torch.device("cpu")) is None
 
 
 @pytest.mark.gpu
 def test_cuda_kernels_of_a_call():
     """A product and a copy; the host's events are not counted twice."""
     a = torch.randn(4096, 4096, device="cuda")
-    found = kernels.profiled(lambda: (a @ a).add_(1), torch.device("cuda"))
+    found = train.profiled(lambda: (a @ a).add_(1), torch.device("cuda"))
     assert found["products"] > found["rest"] > 0
     assert found["attention"] == found["norms"] == 0
 
@@ -714,7 +713,7 @@ def test_the_roofline_counts_products_and_passes(monkeypatch):
         asked.append((tokens, inputs, outputs, wanted))
         return 1.0
 
-    monkeypatch.setattr("cerebro_eeg.bench.roofline.products", timed)
+    monkeypatch.setattr("cerebro_eeg.bench.ceilings.products", timed)
     found = roofline(config, 1000, CPU, copy=1e6)
     assert found.products == 8 * 4 + 2
     assert found.passes == pytest.approx(8 * 2 * 1000 * 35 * 192 / 1e6)

@@ -1,13 +1,18 @@
-"""What reading windows costs: steps of the loader, and single windows, beside bare preads of the same bytes.
+"""The cost of reading windows: steps of the loader and single windows, against bare reads of the same bytes.
 
-Windows of a store, whatever its montages, in the order of training. For each number of threads the same steps are read
-by as many threads that do nothing but ``os.preadv`` into one buffer a step, from a list of places that was made before,
-and by ``Loader.stream``, also with a process behind each thread; wall-clock time. Everything is read once before, so a
-store that fits lies in the page cache.
+``compare_steps`` reads windows of a store in the order of training. For each number of threads, the same steps are read
+by threads that only call ``os.preadv`` on a list of places made before, and by ``Loader.stream``, with and without a
+process per thread. It measures wall-clock time. Everything is read once before, so a store that fits is in the page
+cache.
+
+``compare_reads`` reads single windows in random places by ``Store.read`` and ``Store.read_into``, against bare reads.
+The forms take turns every few windows, and each form reads all windows. It measures the thread's CPU time, because a
+read from a warm cache waits for nothing.
 """
 
 import contextlib
 import os
+import random
 import tempfile
 import time
 from collections import deque
@@ -17,17 +22,104 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebro_eeg.bench.clock import Turns, on_host, take_turns
+from cerebro_eeg.bench.clock import Turns, of_this_thread, on_host, take_turns
 from cerebro_eeg.bench.noise_store import write_index, write_noise
 from cerebro_eeg.bench.options import Loader as Options
 from cerebro_eeg.bench.options import Pretrain
-from cerebro_eeg.bench.reads import compare_reads
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
+from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, series_of
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
+
+TURN = 100  # windows that one form reads before the next one does: shorter than the moods of a shared machine
+READ_COLUMNS: dict[str, str | None] = {
+    "form": "",
+    "us_per_window": ".2f",
+    "spread": ".0%",
+    "gb_per_s": ".2f",
+    "over_bare": ".3fx",
+}
+BARE = {"os.pread": "os.pread", "Store.read": "os.pread", "Store.read, by recording": "os.pread"}
+BARE |= {"os.preadv": "os.preadv", "Store.read_into": "os.preadv"}
+
+
+def compare_reads(options: Options, folder: Path, store: Store) -> Table:
+    """Microseconds a window, in CPU time."""
+    rng = random.Random(0)
+    samples = round(options.seconds * 256)
+    fitting = [number for number, place in enumerate(store._places) if place[3] > samples]
+    if not fitting:
+        raise InputError(f"no recording of the store is longer than {options.seconds:g} s; give another --store")
+    chosen, files = [], {}
+    for _ in range(max(TURN, options.windows)):
+        number = rng.choice(fitting)
+        shard, offset, channels, length = store._places[number]
+        start = rng.randrange(length - samples)
+        name = store._shards[shard]
+        if name not in files:
+            files[name] = os.open(folder / f"{name}.bin", os.O_RDONLY)
+        chosen.append((number, start, files[name], offset + 2 * channels * start, 2 * channels * samples))
+    records = list(store.recordings)
+    buffer = np.empty(max(entry[4] for entry in chosen) // 2, np.float16)
+
+    def pread(part: slice) -> None:
+        for _, _, file, offset, size in chosen[part]:
+            os.pread(file, size, offset)
+
+    def read(part: slice) -> None:
+        for number, start, *_ in chosen[part]:
+            store.read(number, start, start + samples)
+
+    def read_record(part: slice) -> None:
+        for number, start, *_ in chosen[part]:
+            store.read(records[number], start, start + samples)
+
+    def preadv(part: slice) -> None:
+        for _, _, file, offset, size in chosen[part]:
+            os.preadv(file, [buffer[: size // 2].data], offset)
+
+    def read_into(part: slice) -> None:
+        for number, start, _, _, size in chosen[part]:
+            store.read_into(number, start, start + samples, buffer[: size // 2])
+
+    forms = dict(zip(BARE, (pread, read, read_record, preadv, read_into), strict=True))
+    try:
+        for form in forms.values():
+            form(slice(None))
+        calls = {name: _parts(form, place, len(chosen)) for place, (name, form) in enumerate(forms.items())}
+        turns = take_turns(calls, options.rounds * (len(chosen) // TURN), of_this_thread, warm=0)
+    finally:
+        for file in files.values():
+            os.close(file)
+    mean = sum(entry[4] for entry in chosen) / len(chosen)
+    rows: list[list[Cell]] = []
+    for name, timing in turns.timings.items():
+        each = timing.seconds / TURN
+        found: list[Cell] = [name, 1e6 * each, timing.spread, mean / each / 1e9 if each else None]
+        rows.append([*found, turns.times(name, BARE[name]) if turns.timings[BARE[name]].seconds else None])
+    title = f"Single windows of {options.seconds:g} s, {mean / 1024:.0f} KiB on average, warm cache, CPU time"
+    series = [Series("over bare", [str(row[0]) for row in rows], [_number(row[4]) for row in rows])]
+    return Table("reads", title, READ_COLUMNS, rows, [Panel("time over a bare read", "", series, 1.0)])
+
+
+def _parts(form: Callable[[slice], None], place: int, windows: int) -> Callable[[], None]:
+    """A call that reads the next windows each time; forms start apart, or one would warm the cache for the next."""
+    turn = -1
+
+    def call() -> None:
+        nonlocal turn
+        turn += 1
+        first = (turn + place * windows // TURN // len(BARE)) * TURN % (windows // TURN * TURN)
+        form(slice(first, first + TURN))
+
+    return call
+
+
+def _number(cell: Cell) -> float | None:
+    return cell if isinstance(cell, float) else None
+
 
 Place = tuple[int, int, int, int]  # file, bytes, offset in the file, offset in the buffer
 COLUMNS: dict[str, str | None] = {

@@ -20,12 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops
+from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops, roofline
 from cerebro_eeg.bench.clock import Call, failure, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, many_graphs, samples_of
 from cerebro_eeg.bench.options import Cpu, Peers, Train
-from cerebro_eeg.bench.roofline import roofline
 from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
 from cerebro_eeg.channels.match import match
 from cerebro_eeg.costs import cost

@@ -1,23 +1,27 @@
-"""A training step with our kernels, with stock ones, and with standard attention over all tokens at once.
+"""A training step with our kernels, with torch's kernels, and with standard attention over all tokens at once.
 
-Forward and backward of the masked objective under bf16 autocast and a step of fused AdamW; blocks are compiled as the
-engine does it. "stock attention" is the same code but for attention, "stock" has torch's kernels throughout. Stock and
-standard attention are computed by the backend that is fastest on their shapes alone. One more rival is ours in
-deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
-large bf16 products, measured first; for standard attention that is of its own FLOPs. Beside it is the share of what
-that product keeps up for a second. ``roofline.py`` says what a step of alternating attention could take at best,
-``kernels.py`` where the GPU's time goes.
+A step is forward and backward of the masked objective under bf16 autocast and an update by fused AdamW. Blocks are
+compiled as in training. "stock attention" replaces only attention by torch's, "stock" replaces all our kernels. Stock
+and standard attention use the backend that is fastest on their shapes. "deterministic" is ours in deterministic mode.
+
+The share of the GEMM peak is 3 times the forward FLOPs of ``costs.py`` over the rate of the best large bf16 product,
+measured first; standard attention counts its own FLOPs. A second share uses the rate that this product sustains for a
+second. ``ceilings.roofline`` gives the time that a step of alternating attention could take at best.
+
+Torch's profiler shows where the GPU's time goes. In a step the chip is warm and its clock is lower than in a product
+that runs alone: our kernels cannot change the time that the library's products take there.
 """
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.bench import kernels
-from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops, kept_up
+from cerebro_eeg.bench.ceilings import Roofline, best_gemm, copy_rate, in_flops, kept_up, roofline
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import (
@@ -32,7 +36,6 @@ from cerebro_eeg.bench.models import (
     samples_of,
 )
 from cerebro_eeg.bench.options import Train
-from cerebro_eeg.bench.roofline import Roofline, roofline
 from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
@@ -40,6 +43,45 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast.compile import compile_all
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.train.loop import deterministic
+
+GROUPS = {
+    "products with GELU": re.compile("cerebro_mlp"),
+    "attention": re.compile("cerebro_attention|flash|fmha|sdpa|softmax", re.IGNORECASE),
+    "norms": re.compile("cerebro_norm|layer_norm", re.IGNORECASE),
+    "products": re.compile("nvjet|gemm|cutlass|cublas|splitk|cerebro_narrow", re.IGNORECASE),
+}
+"""By name; the first that fits."""
+REST = "rest"
+
+
+def profiled(call: Call, device: torch.device, steps: int = 2) -> dict[str, float] | None:
+    """Milliseconds of a call by :data:`GROUPS`; None where there is no GPU."""
+    if device.type != "cuda":
+        return None
+    call()
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
+        for _ in range(steps):
+            call()
+        torch.cuda.synchronize(device)
+    found = seen.key_averages()
+    times = ((event.key, event.self_device_time_total) for event in found if event.device_type.name == "CUDA")
+    return grouped((name, microseconds / steps / 1e3) for name, microseconds in times)
+
+
+def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sums of kernels by group, the largest first."""
+    sums = dict.fromkeys((*GROUPS, REST), 0.0)
+    for name, time in times:
+        sums[next((group for group, fits in GROUPS.items() if fits.search(name)), REST)] += time
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def describe_kernels(rival: str, name: str, sums: dict[str, float]) -> str:
+    """In words."""
+    parts = ", ".join(f"{group} {time:.1f}" for group, time in sums.items())
+    return f"kernels of a step of {rival}, {name}: {sum(sums.values()):.1f} ms ({parts})"
+
 
 MIB = 2**20
 COLUMNS: dict[str, str | None] = {
@@ -102,9 +144,9 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
         turns = take_turns(calls, options.rounds, step_clock(device), repeats=options.steps)
         failures += [(f"{label}, {name}", error) for label, error in turns.failing.items()]
         for label in turns.timings:
-            spent = kernels.profiled(calls[label], device)
+            spent = profiled(calls[label], device)
             if spent is not None:
-                notes.append(kernels.describe(label, name, spent))
+                notes.append(describe_kernels(label, name, spent))
                 say(notes[-1])
         for label, rival in rivals.items():
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
