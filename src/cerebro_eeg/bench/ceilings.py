@@ -17,12 +17,12 @@ from cerebro_eeg.config import ModelConfig
 
 ROUNDS = 7
 SECONDS = 1.0
-"""For which a GPU has to keep up a rate: after a pause it may run at a higher clock than in hours of training."""
+"""The time for which a GPU has to sustain a rate: after a pause its clock may be higher than in hours of training."""
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """A square product, to be timed beside what is compared with it."""
+    """A square product, which takes turns with the work that is compared with it."""
 
     library: str
     size: int
@@ -34,7 +34,7 @@ class Gemm:
 
 
 def kept_up(gemm: Gemm, device: torch.device) -> float:
-    """FLOP/s of a product in the second half of ``SECONDS`` without a pause."""
+    """Return the FLOP/s of a product in the second half of ``SECONDS`` without a pause."""
     clock = kernel_clock(device)
     repeats = max(1, round(SECONDS / 2 / clock(gemm.call, 1)))
     clock(gemm.call, repeats)
@@ -42,7 +42,7 @@ def kept_up(gemm: Gemm, device: torch.device) -> float:
 
 
 def best_gemm(device: torch.device, dtype: torch.dtype, sizes: Sequence[int]) -> tuple[Gemm, float]:
-    """The fastest of these square products, on a CPU in float32 also by oneDNN, and its FLOP/s."""
+    """Return the fastest of these square products, on a CPU in float32 also by oneDNN, and its FLOP/s."""
     found: list[tuple[Gemm, float]] = []
     for size in sizes:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -56,7 +56,7 @@ def best_gemm(device: torch.device, dtype: torch.dtype, sizes: Sequence[int]) ->
 
 
 def products_rate(device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]) -> float:
-    """FLOP/s of these products (rows, inputs, outputs) one after the other, as layers with a bias compute them."""
+    """Return the FLOP/s of these products (rows, inputs, outputs) in a row, as layers with a bias compute them."""
     layers = [
         (torch.randn(m, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype), torch.zeros(n))
         for m, k, n in shapes
@@ -73,7 +73,7 @@ def products_rate(device: torch.device, dtype: torch.dtype, shapes: Sequence[tup
 
 
 def copy_rate(device: torch.device, size: int) -> float:
-    """Bytes read and written in a second by a copy of ``size`` bytes."""
+    """Return the bytes per second that a copy of ``size`` bytes reads and writes."""
     a = torch.ones(max(1, size // 2), device=device, dtype=torch.bfloat16)
     b = torch.empty_like(a)
     found = take_turns({"copy": lambda: b.copy_(a)}, ROUNDS, kernel_clock(device), repeats=3)
@@ -81,7 +81,7 @@ def copy_rate(device: torch.device, size: int) -> float:
 
 
 def in_flops(rate: float) -> str:
-    """7.4e14 -> '740 TFLOP/s'."""
+    """Write a rate in words: 7.4e14 -> '740 TFLOP/s'."""
     return f"{rate / 1e12:.3g} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.3g} GFLOP/s"
 
 
@@ -90,7 +90,7 @@ PRODUCT_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds of a step that nothing but faster products or fewer passes could shorten."""
+    """Seconds of a step that only faster products or fewer passes over memory could shorten."""
 
     products: float
     passes: float
@@ -101,7 +101,7 @@ class Roofline:
 
 
 def roofline(config: ModelConfig, tokens: int, device: torch.device, copy: float) -> Roofline:
-    """For a step over so many tokens in bf16, where a copy moves ``copy`` bytes a second."""
+    """Return the roofline of a step over this many tokens in bf16, where a copy moves ``copy`` bytes per second."""
     width, hidden, patch = config.width, config.hidden, config.patches.size
     block = [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
     seconds = config.depth * sum(products(tokens, *layer, device) for layer in block)
@@ -112,10 +112,11 @@ def roofline(config: ModelConfig, tokens: int, device: torch.device, copy: float
 
 
 def passed(width: int, hidden: int) -> int:
-    """Values of a token that a block reads and writes between its products, forward and backward.
+    """Count the values per token that a block reads and writes between its products, forward and backward.
 
-    Two norms: both summands in, their sum and its norm out; both gradients and the sum in, one gradient out. Attention:
-    q, k, v in and its result out; these and the gradient in, three gradients out. GELU: its slope out, and in again.
+    Each of two norms reads both summands and writes their sum and its norm; backward it reads both gradients and the
+    sum and writes one gradient. Attention reads q, k, v and writes its result; backward it reads these and the gradient
+    and writes three gradients. GELU writes its slope and reads it again.
     """
     return 2 * (4 + 4) * width + (4 + 7) * width + (1 + 1) * hidden
 
@@ -127,7 +128,7 @@ def products(
     device: torch.device,
     wanted: tuple[str, ...] = ("forward", "input", "weight"),
 ) -> float:
-    """Seconds of a linear layer's product in bf16 and of those for the gradients of its input and weight."""
+    """Measure the seconds of a linear layer's product in bf16 and of the products for its gradients."""
     x, weight, d_out = (
         torch.randn(*shape, device=device, dtype=torch.bfloat16)
         for shape in ((tokens, inputs), (outputs, inputs), (tokens, outputs))

@@ -36,22 +36,22 @@ from cerebro_eeg.bench.models import (
     noise,
     peak_bytes,
 )
-from cerebro_eeg.bench.options import Forward
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes, series_of
+from cerebro_eeg.bench.options import ForwardBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.encoder import Encoder
 
 
 @dataclass(frozen=True)
 class Point:
-    """What the paper plots; None where it ran out of memory."""
+    """A point of the paper's plots; None where the model ran out of memory."""
 
     ms: float | None
     mb: float | None
 
 
 def read_curves() -> dict[tuple[str, str, str, int], Point]:
-    """By figure, preset, attention and tokens."""
+    """Read the paper's points by figure, preset, attention and tokens."""
     text = files("cerebro_eeg.bench").joinpath("paper.csv").read_text(encoding="utf-8")
     return {
         (row["figure"], row["preset"], row["attention"], int(row["tokens"])): Point(
@@ -74,10 +74,10 @@ SQUARE_COLUMNS: dict[str, str | None] = {
 }
 
 
-def compare_square(options: Forward, device: torch.device, say: Callable[[str], None]) -> Table:
-    """One row for each size and rival."""
+def compare_square(options: ForwardBench, device: torch.device, say: Callable[[str], None]) -> ResultTable:
+    """Compare alternating with standard attention on a square grid: one row per size and rival."""
     many_graphs()
-    rows = Rows(SQUARE_COLUMNS, say)
+    rows = TableRows(SQUARE_COLUMNS, say)
     failures: list[tuple[str, str]] = []
     side = options.goal_channels
     for preset in options.presets:
@@ -117,11 +117,11 @@ def compare_square(options: Forward, device: torch.device, say: Callable[[str], 
         Panel(what, "", series_of(rows, place), 1.0)
         for what, place in (("time over alternating", 5), ("memory over alternating", 7))
     ]
-    return Table("forward-square", title, SQUARE_COLUMNS, rows, panels, failing_notes(failures))
+    return ResultTable("forward-square", title, SQUARE_COLUMNS, rows, panels, failing_notes(failures))
 
 
 def make_call(encoder: Encoder, batch: Batch, backend: str | None, dtype: torch.dtype) -> Call:
-    """A forward pass in this precision, by one backend."""
+    """Return a forward pass in this precision, by one backend."""
     where = batch.signal_RT.device.type
 
     def call() -> None:
@@ -157,9 +157,9 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Forward, say: Callable[[str], None]) -> Iterator[Table]:
-    """The compiled comparison, and a table for each number of patches, one after the other."""
-    device = choose_device(options.device, "forward")
+def run(options: ForwardBench, say: Callable[[str], None]) -> Iterator[ResultTable]:
+    """Yield the comparison on a square grid, then one table per number of patches."""
+    device = choose_device(options.device, "bench forward")
     unknown = set(options.only) - {"figures", "goal"}
     if unknown:
         raise ConfigError(f"--only has {', '.join(sorted(unknown))}; choose of figures, goal")
@@ -170,9 +170,9 @@ def run(options: Forward, say: Callable[[str], None]) -> Iterator[Table]:
             yield figure(options, patches, device, say)
 
 
-def figure(options: Forward, patches: int, device: torch.device, say: Callable[[str], None]) -> Table:
-    """Every size, kind and number of channels with so many patches."""
-    rows = Rows(COLUMNS, say)
+def figure(options: ForwardBench, patches: int, device: torch.device, say: Callable[[str], None]) -> ResultTable:
+    """Measure every size, kind and number of channels with this many patches."""
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     paper = read_curves() if patches == PAPER_PATCHES else {}
     for preset in options.presets:
@@ -207,7 +207,7 @@ def figure(options: Forward, patches: int, device: torch.device, say: Callable[[
     notes = ["times: over alternating attention; MiB with weights and input (none counted on a CPU)"]
     if paper:
         notes.append("the paper's curves (dashed: three sizes; dotted: Appendix B) are of RTX 2080 Ti: compare shapes")
-    return Table(
+    return ResultTable(
         f"forward-{patches}",
         title,
         COLUMNS,
@@ -219,9 +219,9 @@ def figure(options: Forward, patches: int, device: torch.device, say: Callable[[
 
 
 def _point(
-    options: Forward, encoders: dict[str, Encoder], channels: int, patches: int, device: torch.device
+    options: ForwardBench, encoders: dict[str, Encoder], channels: int, patches: int, device: torch.device
 ) -> tuple[dict[str, tuple[float, float, float | None]], dict[str, str]]:
-    """Seconds, spread and MiB of every kind that runs, and the errors of those that do not."""
+    """Measure seconds, spread and MiB of every kind that runs; also return the errors of the others."""
     dtype = dtype_of(options.precision)
     config = encoders["standard"].config
     batch = noise(options.windows, channels, patches * config.patches.size, device)
@@ -240,7 +240,7 @@ def _point(
 
 
 def _in_paper(name: str) -> str:
-    """The paper's standard attention kept its scores: it is the materialised one."""
+    """Return the paper's name of a rival; its standard attention kept its scores, so it is our materialised one."""
     return {"materialised": "standard", "standard": ""}.get(name, name)
 
 
@@ -252,7 +252,7 @@ def _over(value: float | None, ours: float | None) -> float | None:
     return None if value is None or not ours else value / ours
 
 
-def _panels(options: Forward, rows: list[list[Cell]]) -> list[Panel]:
+def _panels(options: ForwardBench, rows: list[list[Cell]]) -> list[Panel]:
     panels = []
     for what, column, beside in (("runtime, ms", "ms", "ms"), ("peak memory, MiB", "mib", "mb")):
         for preset in options.presets:

@@ -24,16 +24,16 @@ import numpy as np
 
 from cerebro_eeg.bench.clock import Turns, of_this_thread, on_host, take_turns
 from cerebro_eeg.bench.noise_store import write_index, write_noise
-from cerebro_eeg.bench.options import Loader as Options
-from cerebro_eeg.bench.options import Pretrain
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, series_of
+from cerebro_eeg.bench.options import LoaderBench as Options
+from cerebro_eeg.bench.options import PretrainBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, series_of
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
 
-TURN = 100  # windows that one form reads before the next one does: shorter than the moods of a shared machine
+TURN = 100  # windows that one form reads before the next one does: a shared machine slows down for longer than that
 READ_COLUMNS: dict[str, str | None] = {
     "form": "",
     "us_per_window": ".2f",
@@ -45,8 +45,8 @@ BARE = {"os.pread": "os.pread", "Store.read": "os.pread", "Store.read, by record
 BARE |= {"os.preadv": "os.preadv", "Store.read_into": "os.preadv"}
 
 
-def compare_reads(options: Options, folder: Path, store: Store) -> Table:
-    """Microseconds a window, in CPU time."""
+def compare_reads(options: Options, folder: Path, store: Store) -> ResultTable:
+    """Measure the CPU time of single windows."""
     rng = random.Random(0)
     samples = round(options.seconds * 256)
     fitting = [number for number, place in enumerate(store._places) if place[3] > samples]
@@ -101,11 +101,14 @@ def compare_reads(options: Options, folder: Path, store: Store) -> Table:
         rows.append([*found, turns.times(name, BARE[name]) if turns.timings[BARE[name]].seconds else None])
     title = f"Single windows of {options.seconds:g} s, {mean / 1024:.0f} KiB on average, warm cache, CPU time"
     series = [Series("over bare", [str(row[0]) for row in rows], [_number(row[4]) for row in rows])]
-    return Table("reads", title, READ_COLUMNS, rows, [Panel("time over a bare read", "", series, 1.0)])
+    return ResultTable("reads", title, READ_COLUMNS, rows, [Panel("time over a bare read", "", series, 1.0)])
 
 
 def _parts(form: Callable[[slice], None], place: int, windows: int) -> Callable[[], None]:
-    """A call that reads the next windows each time; forms start apart, or one would warm the cache for the next."""
+    """Return a call that reads the next windows each time.
+
+    The forms start at different windows; otherwise one form would warm the cache for the next.
+    """
     turn = -1
 
     def call() -> None:
@@ -132,8 +135,8 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Options, say: Callable[[str], None]) -> list[Table]:
-    """Steps by number of threads, and single windows."""
+def run(options: Options, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure steps by number of threads, and single windows."""
     with stored(options) as folder:
         store = Store(folder)
         windows = find_windows(store, seconds=options.seconds)
@@ -144,8 +147,8 @@ def run(options: Options, say: Callable[[str], None]) -> list[Table]:
 
 
 @contextlib.contextmanager
-def stored(options: Options | Pretrain) -> Iterator[Path]:
-    """The store that was given, or one of noise for as long as the block lasts."""
+def stored(options: Options | PretrainBench) -> Iterator[Path]:
+    """Yield the given store, or a store of noise that exists for as long as the block lasts."""
     if options.store is not None:
         yield options.store
         return
@@ -154,12 +157,14 @@ def stored(options: Options | Pretrain) -> Iterator[Path]:
         yield Path(folder)
 
 
-def compare_steps(options: Options, folder: Path, store: Store, windows: Windows, say: Callable[[str], None]) -> Table:
+def compare_steps(
+    options: Options, folder: Path, store: Store, windows: Windows, say: Callable[[str], None]
+) -> ResultTable:
     order = Order(0, [len(windows)], min(options.batch, len(windows)))
     steps = [order.step(number) for number in range(options.steps)]
     count = sum(len(step.window) for step in steps)
     files: dict[str, int] = {}
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     try:
         listed = [places(folder, store, windows, step, files) for step in steps]
         size = sum(entry[1] for step in listed for entry in step)
@@ -174,11 +179,11 @@ def compare_steps(options: Options, folder: Path, store: Store, windows: Windows
     notes = _beside(store, windows, steps[0]) + (_index(options.index) if options.index else ())
     kib = size / count / 1024
     title = f"Loader, {options.steps} steps of {len(steps[0].window)} windows, {kib:.0f} KiB a window, warm cache"
-    return Table("loader", title, COLUMNS, rows, [Panel("windows/s", "threads", series_of(rows, 2))], notes)
+    return ResultTable("loader", title, COLUMNS, rows, [Panel("windows/s", "threads", series_of(rows, 2))], notes)
 
 
 def places(folder: Path, store: Store, windows: Windows, step: Step, files: dict[str, int]) -> list[Place]:
-    """Where the bytes of a step lie; files are opened into ``files``."""
+    """Find the place of every window of a step; add the files that it opens to ``files``."""
     found, end = [], 0
     for window in step.window.tolist():
         shard, offset, channels, _ = store._places[int(windows.recording[window])]
@@ -192,7 +197,7 @@ def places(folder: Path, store: Store, windows: Windows, step: Step, files: dict
 
 
 def bare(pool: ThreadPoolExecutor, threads: int, steps: list[list[Place]]) -> None:
-    """The same bytes, by threads that do nothing else."""
+    """Read the same bytes by threads that do nothing else."""
 
     def fill(view: memoryview, part: list[Place]) -> None:
         for file, size, offset, place in part:
@@ -223,7 +228,7 @@ def _turns(
 
 
 def _beside(store: Store, windows: Windows, step: Step) -> tuple[str, ...]:
-    """What a step costs beside its reading."""
+    """Measure the other costs of a step: its plan, its layout and its order."""
     large = Order(0, [15_800_000], 4096)
     numbers = iter(range(1000))
     with Loader([(store, windows)], threads=0) as loader:
@@ -239,7 +244,7 @@ def _beside(store: Store, windows: Windows, step: Step) -> tuple[str, ...]:
 
 
 def _index(count: int) -> tuple[str, ...]:
-    """What opening, hashing and decoding a large index costs."""
+    """Measure the time to open, hash and decode a large index."""
     with tempfile.TemporaryDirectory() as folder:
         size = write_index(Path(folder), count)
         opened = take_turns({"open": lambda: Store(Path(folder))}, 3, on_host, warm=1).timings["open"]

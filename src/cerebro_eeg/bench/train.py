@@ -35,8 +35,8 @@ from cerebro_eeg.bench.models import (
     peak_bytes,
     samples_of,
 )
-from cerebro_eeg.bench.options import Train
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
+from cerebro_eeg.bench.options import TrainBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
@@ -50,12 +50,12 @@ GROUPS = {
     "norms": re.compile("cerebro_norm|layer_norm", re.IGNORECASE),
     "products": re.compile("nvjet|gemm|cutlass|cublas|splitk|cerebro_narrow", re.IGNORECASE),
 }
-"""By name; the first that fits."""
+"""Groups of kernels by their names; the first pattern that fits decides."""
 REST = "rest"
 
 
 def profiled(call: Call, device: torch.device, steps: int = 2) -> dict[str, float] | None:
-    """Milliseconds of a call by :data:`GROUPS`; None where there is no GPU."""
+    """Measure the milliseconds of a call by :data:`GROUPS`; return None where there is no GPU."""
     if device.type != "cuda":
         return None
     call()
@@ -70,7 +70,7 @@ def profiled(call: Call, device: torch.device, steps: int = 2) -> dict[str, floa
 
 
 def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Sums of kernels by group, the largest first."""
+    """Sum up the times of kernels by group, the largest first."""
     sums = dict.fromkeys((*GROUPS, REST), 0.0)
     for name, time in times:
         sums[next((group for group, fits in GROUPS.items() if fits.search(name)), REST)] += time
@@ -78,7 +78,7 @@ def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def describe_kernels(rival: str, name: str, sums: dict[str, float]) -> str:
-    """In words."""
+    """Describe the times of a rival's kernels."""
     parts = ", ".join(f"{group} {time:.1f}" for group, time in sums.items())
     return f"kernels of a step of {rival}, {name}: {sum(sums.values()):.1f} ms ({parts})"
 
@@ -103,16 +103,16 @@ RIVALS = ("ours", "stock attention", "stock", "standard", "deterministic")
 
 
 @dataclass(frozen=True)
-class Step:
-    """One rival's training step, and the bytes of its weights, gradients and moments."""
+class RivalStep:
+    """A rival's training step, and the bytes of its weights, gradients and moments."""
 
     call: Call
     own: int
 
 
-def run(options: Train, say: Callable[[str], None]) -> list[Table]:
-    """One row for each size and rival."""
-    device = choose_device(options.device, "train")
+def run(options: TrainBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per size and rival."""
+    device = choose_device(options.device, "bench train")
     if len(options.windows) != len(options.presets):
         raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
     if not set(options.without) <= set(RIVALS[1:]):
@@ -125,7 +125,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     ceilings = f"bf16 GEMM {in_flops(peak)}, {in_flops(kept)} kept up; copy {copy / 1e12:.3g} TB/s"
     del gemm  # and its matrices
     say(ceilings)
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     notes: list[str] = []
     for name, windows in zip(options.presets, options.windows, strict=True):
@@ -165,7 +165,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
 
 
 def describe(name: str, floor: Roofline, flops: int, peak: float) -> str:
-    """The roofline of a size in words."""
+    """Describe the roofline of a size."""
     return (
         f"roofline, {name}: {1e3 * floor.seconds:.1f} ms ({1e3 * floor.products:.1f} products, "
         f"{1e3 * floor.passes:.1f} passes over memory), {3 * flops / floor.seconds / peak:.1%} of the GEMM peak"
@@ -173,7 +173,7 @@ def describe(name: str, floor: Roofline, flops: int, peak: float) -> str:
 
 
 def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...]) -> dict[str, Rival]:
-    """Ours, and stock and standard attention by their fastest backends; the compiled graphs of no two are alike."""
+    """Return ours, and stock and standard attention by their fastest backends; no two share a compiled graph."""
 
     def fastest(kind: AttentionKind) -> str | None:
         return best_stock(Rival(kind, None).config(name, samples), batch, torch.bfloat16, training=True).best()
@@ -188,8 +188,8 @@ def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...
     return {label: rivals[label] for label in RIVALS if label in rivals and label not in without}
 
 
-def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> Step:
-    """A model of its own with an optimizer of its own."""
+def make_step(options: TrainBench, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> RivalStep:
+    """Return the training step of a new model with its own optimizer."""
     device = batch.signal_RT.device
     torch.manual_seed(0)
     model = MaskedCerebro(config).to(device)
@@ -205,10 +205,10 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Step(step, 3 * bytes_of(model))
+    return RivalStep(step, 3 * bytes_of(model))
 
 
-def table(options: Train, rows: list[list[Cell]], notes: list[str]) -> Table:
+def table(options: TrainBench, rows: list[list[Cell]], notes: list[str]) -> ResultTable:
     how = "eager" if options.eager else "compiled"
     title = f"Training step, {options.channels} channels x {options.seconds:g} s, bf16, {how}"
     panels = []
@@ -218,4 +218,4 @@ def table(options: Train, rows: list[list[Cell]], notes: list[str]) -> Table:
         ("peak memory, MiB", "mib", None),
     ):
         panels.append(Panel(what, "", series_of(rows, list(COLUMNS).index(column)), mark))
-    return Table("train", title, COLUMNS, rows, panels, tuple(notes))
+    return ResultTable("train", title, COLUMNS, rows, panels, tuple(notes))
