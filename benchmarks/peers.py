@@ -36,7 +36,7 @@ from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, failing_no
 from cerebro_eeg.channels.match import match
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.cerebro import Cerebro
 
 OURS = "CEReBrO"
@@ -223,7 +223,7 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
 
         flops = cost(module.config, len(names), signal.shape[-1]).flops
         if compiled:
-            compile_all(module)
+            compile_model(module)
     else:
         peer = PEERS[name]
         hz = float(peer.sfreq)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cerebro_eeg import fast
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.bench.__main__ import main_of
 from cerebro_eeg.bench.machine import choose_device
@@ -60,7 +61,7 @@ def run(options: Shapes, say: Callable[[str], None]) -> list[ResultTable]:
 
 def check_all(shapes: int, workers: int) -> ResultTable:
     """Try ``shapes`` random shapes, shared among processes."""
-    with ProcessPoolExecutor(workers, get_context("spawn"), attention.choose, ("auto",)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), fast.choose, ("auto",)) as pool:
         share = -(-shapes // workers)
         parts = list(pool.map(check_shapes, range(workers), [share] * workers))
     failures = [failure for part in parts for failure in part[1]]
@@ -159,7 +160,7 @@ def check_shape(
     if rng.random() < 0.2:  # scores of about -300 and less: a log-sum-exp that cuDNN's backward does not survive
         qkv[..., : heads * dim], qkv[..., heads * dim : 2 * heads * dim] = 9, -9
     qkv = qkv.to(dtype).requires_grad_()
-    if not attention.suits(qkv, heads, length):
+    if not attention.can_attend(qkv, heads, length):
         return None
     axis: Axis = "channels" if across else "time"
     d_out = torch.randn(total, other, heads * dim, device="cuda").to(dtype)
@@ -170,7 +171,7 @@ def check_shape(
         if backend is None:
             out = attend(x, layout, axis, heads, keys)
         else:
-            with sdpa_kernel(backend), attention.use("stock"):
+            with sdpa_kernel(backend), fast.use("stock"):
                 out = attend(x, layout, axis, heads, keys)
         if layout.real_R is not None:
             out = out.masked_fill(~layout.real_R[:, None, None], 0)

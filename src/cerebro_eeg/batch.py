@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
@@ -85,6 +86,12 @@ class Layout:
         if self.present_BC is None:
             return torch.full((self.windows,), self.width, device=device)
         return self.present_BC.sum(1)
+
+    def first_rows(self) -> Tensor | None:
+        """(B + 1,) the first row of each ragged window, and the number of rows; None where windows are equally wide."""
+        if self.slot_R is None or self.present_BC is None:
+            return None
+        return functional.pad(self.present_BC.sum(1).cumsum(0), (1, 0))
 
     def doubled(self, separated: bool, device: torch.device) -> tuple["Layout", Tensor]:
         """The layout of two rows for every row, and where each of them comes from.

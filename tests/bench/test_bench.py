@@ -31,7 +31,7 @@ from cerebro_eeg.commands.bench import bench
 from cerebro_eeg.config import preset
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.fast import attention as short_axis
+from cerebro_eeg.fast import eligible
 
 ROOT = Path(__file__).parents[2]
 WHERE = Where("a machine", "2.0", "2026-01-01", "cerebro-eeg bench x")
@@ -228,16 +228,16 @@ def test_row_of_attention_has_ratios_against_the_best_and_shares_of_the_floor():
 
 
 def test_rivals_choose_their_kernels_and_leave_no_trace():
-    before = short_axis._choice
+    before = eligible._choice
     for backend, everything, choice in (
         ("ours", False, "auto"),
         ("math", False, "stock attention"),
         (None, True, "stock"),
     ):
         with chosen(backend, everything):
-            assert short_axis._choice == choice
+            assert eligible._choice == choice
             assert torch.backends.cuda.flash_sdp_enabled() == (backend != "math")
-    assert short_axis._choice == before
+    assert eligible._choice == before
     assert torch.backends.cuda.flash_sdp_enabled()
 
 

@@ -24,7 +24,7 @@ def compiled_for_hopper(width, form):
     options = {name: constants.pop(name) for name in ("num_warps", "maxnreg")}
     piece, counts = descriptor(64, 64), {"rows": "i32", "slabs": "i32"}
     up = {"x": piece, "weight": descriptor(form.columns, 64), "bias": "*bf16", "slope": piece, "out": piece, **counts}
-    down = {"d_late": piece, "weight": descriptor(64, form.columns), "slope": piece, "d_before": piece}
+    down = {"d_y": piece, "weight": descriptor(64, form.columns), "slope": piece, "d_before": piece}
     down |= {"sums": "*fp32", **counts}
     kernels = (mlp.up, up, {"BIAS": True, "KEEP": True}), (mlp.down_backward, down, {})
     for kernel, types, flags in kernels:

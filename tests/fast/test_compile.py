@@ -10,6 +10,7 @@ from torch import nn
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import preset
+from cerebro_eeg.fast import embedding
 from cerebro_eeg.model.encoder import Encoder
 from tiny_models import make_windows, randomized, small, to_batch
 
@@ -104,7 +105,7 @@ def test_hidden_patches_that_are_zeros_in_the_product(bias, pads, monkeypatch):
     expected = run()
     hidden = patches.values_RNL.masked_fill(masked[..., None], torch.nan)  # nobody may look at it
     patches = dataclasses.replace(patches, values_RNL=hidden)
-    monkeypatch.setattr(encoder, "_is_mixed", lambda values: True)
+    monkeypatch.setattr(embedding, "_is_mixed", lambda layer, values: True)
     encoder.compile_parts()
     for a, b in zip(run(), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cerebro_eeg
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import model_config
-from cerebro_eeg.fast import attention, attention_cpu, cpu
+from cerebro_eeg.fast import Residual, attention_cpu, eligible, inference_cpu, linear_layer
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Block, Encoder, joined
+from cerebro_eeg.model.encoder import Block, Encoder
 from predict_files import edf, make_model
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture(autouse=True)
 def ours():
     """By the rule, whatever ran before."""
-    with attention.use("auto"):
+    with eligible.use("auto"):
         yield
 
 
@@ -53,7 +53,7 @@ def worst(found, expected):
 def exact(qkv_RND, heads, across, width):
     """Attention and its gradient in float64 by the stock kernels."""
     x = qkv_RND.detach().double().requires_grad_()
-    with attention.use("stock"):
+    with eligible.use("stock"):
         layout = Layout.uniform(len(x) // width, width)
         return x, attend(x, layout, "channels" if across else "time", heads)
 
@@ -65,7 +65,7 @@ def test_attention_and_its_gradient(length, heads, dim, across):
     shape = (3 * length, 4) if across else (6, length)
     qkv_RND = (torch.randn(*shape, 3 * heads * dim) * 2).requires_grad_()
     width = length if across else 2
-    assert attention_cpu.suits(qkv_RND, heads, length)
+    assert attention_cpu.can_attend(qkv_RND, heads, length)
     out_RND = attention_cpu.attend(qkv_RND, heads, across, width)
     reference, expected = exact(qkv_RND, heads, across, width)
     assert worst(out_RND, expected) < 1e-5
@@ -82,13 +82,13 @@ def test_a_vectorized_jacobian(across):
     """torch then asks for all rows of the Jacobian at once: the backward pass meets batched gradients."""
     torch.manual_seed(0)
     qkv_RND = torch.randn(5, 3, 3 * 32) if across else torch.randn(2, 6, 3 * 32)
-    assert attention_cpu.suits(qkv_RND, 2, 5 if across else 6)
+    assert attention_cpu.can_attend(qkv_RND, 2, 5 if across else 6)
 
     def of(qkv_RND):
         return attend(qkv_RND, Layout.uniform(1, len(qkv_RND)), "channels" if across else "time", 2)
 
     found = torch.autograd.functional.jacobian(of, qkv_RND, vectorize=True)
-    with attention.use("stock"):
+    with eligible.use("stock"):
         expected = torch.autograd.functional.jacobian(of, qkv_RND.double())
     assert worst(found, expected) < 1e-5
 
@@ -149,20 +149,20 @@ def test_nan_stays_in_its_sequence():
 
 def test_the_rule_of_attention():
     def suits(length, heads=2, dim=16, dtype=torch.float32):
-        return attention_cpu.suits(torch.zeros(3, 7, 3 * heads * dim, dtype=dtype), heads, length)
+        return attention_cpu.can_attend(torch.zeros(3, 7, 3 * heads * dim, dtype=dtype), heads, length)
 
     assert [suits(n) for n in (4, 5, 40, 41)] == [False, True, True, False]
     assert [suits(n, dim=32) for n in (3, 4, 24, 25)] == [False, True, True, False]
     assert [suits(20, dim=d) for d in (32, 33)] == [True, False]
     assert not suits(20, dtype=torch.float64)
-    assert not attention_cpu.suits(torch.zeros(0, 7, 96), 2, 20)
-    assert not attention_cpu.suits(torch.zeros(3, 7, 96, device="meta"), 2, 20)
+    assert not attention_cpu.can_attend(torch.zeros(0, 7, 96), 2, 20)
+    assert not attention_cpu.can_attend(torch.zeros(3, 7, 96, device="meta"), 2, 20)
     with torch.autocast("cpu", torch.bfloat16):
         assert not suits(20)
     plain = []
-    torch.func.vmap(lambda x: (plain.append(attention_cpu.is_plain(x)), x)[1])(torch.zeros(2, 3))
+    torch.func.vmap(lambda x: (plain.append(eligible.eager_on_cpu(x)), x)[1])(torch.zeros(2, 3))
     with torch.autograd.forward_ad.dual_level():
-        plain.append(attention_cpu.is_plain(torch.zeros(2)))
+        plain.append(eligible.eager_on_cpu(torch.zeros(2)))
     assert plain == [False, False]
 
 
@@ -177,30 +177,30 @@ def test_linear_layers(gelu, bias, keep):
     layer, x = nn.Linear(24, 40, bias=bias), torch.randn(5, 7, 24)
     expected = copy.deepcopy(layer).double()(x.double())
     expected = functional.gelu(expected) if gelu else expected
-    with torch.no_grad(), cpu.packed(layer if keep else nn.Identity()), Seen() as seen:
-        found = cpu.linear(layer, x, gelu)
+    with torch.no_grad(), linear_layer.packed(layer if keep else nn.Identity()), Seen() as seen:
+        found = linear_layer.linear(layer, x, gelu=gelu)
     assert seen.names == {"mkldnn::_linear_pointwise": 1}
     assert worst(found, expected) < 1e-6
 
 
 def test_packed_weights_that_change_are_noticed():
     layer, other, x = nn.Linear(16, 16), nn.Linear(16, 16), torch.randn(3, 16)
-    with torch.no_grad(), cpu.packed(layer):
-        assert worst(cpu.linear(layer, x), layer(x)) < 1e-6
+    with torch.no_grad(), linear_layer.packed(layer):
+        assert worst(linear_layer.linear(layer, x), layer(x)) < 1e-6
         layer.load_state_dict(other.state_dict())
-        assert worst(cpu.linear(layer, x), other(x)) < 1e-6
+        assert worst(linear_layer.linear(layer, x), other(x)) < 1e-6
         rounded = copy.deepcopy(layer).half().float()
         assert worst(rounded(x), layer(x)) > 1e-5
         layer.half().float()
-        assert worst(cpu.linear(layer, x), rounded(x)) < 1e-6
+        assert worst(linear_layer.linear(layer, x), rounded(x)) < 1e-6
         layer.load_state_dict(other.state_dict())
         layer.weight = nn.Parameter(-other.weight)
-        assert worst(cpu.linear(layer, x), -(other(x) - other.bias) + other.bias) < 1e-6
+        assert worst(linear_layer.linear(layer, x), -(other(x) - other.bias) + other.bias) < 1e-6
     for change in (lambda: setattr(layer, "weight", nn.Parameter(other.weight * 2)), lambda: layer.half().float()):
-        with torch.no_grad(), cpu.packed(layer):
+        with torch.no_grad(), linear_layer.packed(layer):
             change()
-            assert worst(cpu.linear(layer, x), layer(x)) < 1e-6
-    assert not cpu._packed.get()
+            assert worst(linear_layer.linear(layer, x), layer(x)) < 1e-6
+    assert not linear_layer._packed.get()
 
 
 def test_linear_layers_that_run_themselves():
@@ -212,30 +212,30 @@ def test_linear_layers_that_run_themselves():
 
     def names(layer, x):
         with Seen() as seen:
-            cpu.linear(layer, x)
+            linear_layer.linear(layer, x)
         return set(seen.names)
 
     ours, layer, x = "mkldnn::_linear_pointwise", nn.Linear(8, 8), torch.randn(2, 8)
     assert ours not in names(layer, x)
-    assert torch.autograd.grad(cpu.linear(layer, x, gelu=True).sum(), layer.weight)[0].any()
+    assert torch.autograd.grad(linear_layer.linear(layer, x, gelu=True).sum(), layer.weight)[0].any()
     with torch.no_grad():
         assert ours in names(layer, x)
         assert ours not in names(Other(8, 8), x)
         assert ours not in names(copy.deepcopy(layer).double(), x.double())
         assert ours not in names(layer, x[:0])
-        with attention.use("stock"):
+        with eligible.use("stock"):
             assert ours not in names(layer, x)
         with torch.autocast("cpu", torch.bfloat16):
-            assert cpu.linear(layer, x).dtype == torch.bfloat16
+            assert linear_layer.linear(layer, x).dtype == torch.bfloat16
         patched = copy.deepcopy(layer)
         patched.forward = lambda x: x * 0
-        assert not cpu.linear(patched, x).any()
+        assert not linear_layer.linear(patched, x).any()
         calls = []
         with nn.modules.module.register_module_forward_hook(lambda *given: calls.append(given)):
-            cpu.linear(layer, x)
+            linear_layer.linear(layer, x)
         assert len(calls) == 1
         layer.register_forward_hook(lambda *given: calls.append(given))
-        cpu.linear(layer, x)
+        linear_layer.linear(layer, x)
         assert len(calls) == 2
 
 
@@ -247,7 +247,7 @@ COUNTS = {"uniform": [6] * 9, "ragged": [6, 6, 1, 8, 8, 8, 2], "one": [7]}
 def whole_encoder(batch, **settings):
     """Tokens in float32 without a gradient, and in float64 by stock operators."""
     encoder = randomized(Encoder(small(width=48, **settings))).eval()
-    with attention.use("stock"), torch.no_grad():
+    with eligible.use("stock"), torch.no_grad():
         expected = encoder(batch)
     encoder.float()
     single = Batch(batch.signal_RT.float(), batch.channels_R2, batch.layout, batch.scale_R)
@@ -259,7 +259,7 @@ def whole_encoder(batch, **settings):
 @pytest.mark.parametrize("layout", COUNTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoders_of_every_kind(kind, layout, norm, monkeypatch):
-    monkeypatch.setattr(cpu, "PIECE", 64)
+    monkeypatch.setattr(inference_cpu, "PIECE", 64)
     found, expected = whole_encoder(to_batch(*make_windows(COUNTS[layout], 56)), attention=kind, norm=norm)
     assert worst(found.x_RND, expected.x_RND) < 1e-5
     assert worst(found.per_window(), expected.per_window()) < 1e-5
@@ -286,9 +286,9 @@ def test_the_small_preset_at_its_own_size():
     batch = Batch.dense(torch.randn(2, 19, 1280) * 20, ids)
     with torch.inference_mode():
         found = encoder(batch).x_RND
-        with attention.use("stock"):
+        with eligible.use("stock"):
             expected = encoder(batch).x_RND
-        with cpu.packed(encoder):
+        with linear_layer.packed(encoder):
             again = encoder(batch).x_RND
     assert worst(found, expected) < 1e-5
     assert worst(again, expected) < 1e-5
@@ -325,7 +325,7 @@ def another_class(block):
 
 
 def a_compiled_block(block):
-    block._compiled_call_impl = lambda x, late, *given: (joined(x, late) * 3, None)
+    block._compiled_call_impl = lambda stream, *given: Residual(stream.total() * 3)
 
 
 def a_hook(block):
@@ -353,7 +353,7 @@ def test_a_block_that_somebody_changed_runs_itself(change, number):
         before = encoder(batch).x_RND
         change(encoder.blocks[number])
         found = encoder(batch).x_RND
-        with attention.use("stock"):
+        with eligible.use("stock"):
             expected = encoder(batch).x_RND
     assert worst(found, expected) < 1e-5
     assert worst(before, expected) > 1e-2
@@ -367,7 +367,7 @@ def test_only_blocks_of_one_axis_with_pre_norm_do_without_modules(monkeypatch):
     def modules_called(**settings):
         called.clear()
         encoder = Encoder(small(width=48, **settings)).eval()
-        with torch.no_grad(), cpu.packed(encoder):
+        with torch.no_grad(), linear_layer.packed(encoder):
             encoder(Batch.dense(torch.randn(2, 5, 56), torch.randint(1, 300, (5, 2))))
         return len(called)
 
@@ -391,7 +391,7 @@ def test_the_verbs_pack_their_weights(tmp_path, monkeypatch):
     seen, encode = [], Cerebro.encode
 
     def counting(self, *given, **named):
-        seen.append(len(cpu._packed.get()))
+        seen.append(len(linear_layer._packed.get()))
         return encode(self, *given, **named)
 
     monkeypatch.setattr(Cerebro, "encode", counting)
@@ -400,7 +400,7 @@ def test_the_verbs_pack_their_weights(tmp_path, monkeypatch):
     linear_layers = sum(type(part) is nn.Linear for part in model.modules())
     assert set(seen) == {linear_layers}
     assert len(seen) >= 2
-    assert not cpu._packed.get()
+    assert not linear_layer._packed.get()
 
 
 # ---- pieces --------------------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def test_the_verbs_pack_their_weights(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("counts", [[3] * 10, [3, 3, 5, 0, 5, 5, 1], [40], [0, 0], []])
 def test_pieces_are_whole_windows_of_equal_width_in_order(counts, monkeypatch):
-    monkeypatch.setattr(cpu, "PIECE", 24)
+    monkeypatch.setattr(inference_cpu, "PIECE", 24)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     layout = Layout.ragged(counts)
     sizes = []
@@ -419,19 +419,19 @@ def test_pieces_are_whole_windows_of_equal_width_in_order(counts, monkeypatch):
         return x_RND + 1
 
     x_RND = torch.randn(sum(counts), 4, 2)
-    assert torch.equal(cpu.by_pieces(run, x_RND, layout), x_RND + 1 if sum(counts) else x_RND)
+    assert torch.equal(inference_cpu.by_pieces(run, x_RND, layout), x_RND + 1 if sum(counts) else x_RND)
     widest = max(counts, default=0) * 4
     assert all(size <= max(24, widest) for size in sizes)
 
 
 def test_a_hook_anywhere_is_seen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
-    assert not cpu.watched(model)
+    assert not eligible.watched(model)
     model[1][0].register_forward_pre_hook(lambda module, given: None)
-    assert cpu.watched(model)
-    assert not cpu.watched(model[0])
+    assert eligible.watched(model)
+    assert not eligible.watched(model[0])
     model[0].register_module("missing", None)
-    assert not cpu.watched(model[0])
+    assert not eligible.watched(model[0])
 
 
 def test_the_encoder_takes_this_path():
@@ -439,7 +439,7 @@ def test_the_encoder_takes_this_path():
     encoder, batch = Encoder("small").eval(), Batch.dense(torch.randn(6, 19, 1280), torch.randint(1, 300, (19, 2)))
     with torch.no_grad(), Seen() as seen:
         encoder(batch)
-    pieces = len(list(cpu._pieces(batch.layout, 20)))
+    pieces = len(list(inference_cpu._pieces(batch.layout, 20)))
     assert seen.names["mkldnn::_linear_pointwise"] == 1 + 8 * 4 * pieces
     assert not [name for name in seen.names if "scaled_dot_product" in name or "addmm" in name]
     shapes = []

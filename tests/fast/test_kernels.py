@@ -34,13 +34,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, preset
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.fast import Residual, eligible, hopper, inference_cuda, linear_layer, mlp_launch, mlp_layer, norm
 from cerebro_eeg.fast import attention as short_axis
-from cerebro_eeg.fast import half, hopper, inference_cuda, mlp, mlp_launch, narrow, norm
-from cerebro_eeg.fast.inference_cuda import LeanHalf
-from cerebro_eeg.fast.norm import Late, Owed
-from cerebro_eeg.model import encoder as encoder_file
+from cerebro_eeg.fast.inference_cuda import CudaBlock
+from cerebro_eeg.fast.norm import MissingBiases
+from cerebro_eeg.model.attention import ATTENTIONS, Attention, attend
 from cerebro_eeg.model.attention import KINDS as MAKERS
-from cerebro_eeg.model.attention import Attention, attend, comes_apart
 from cerebro_eeg.model.encoder import Block, Encoder
 from cerebro_eeg.model.masked import MaskedCerebro
 from tiny_models import KINDS, randomized, small
@@ -51,7 +50,7 @@ LAYOUT = Layout.uniform(2, 3)
 @pytest.fixture(autouse=True)
 def ours():
     """By the rule, whatever ran before."""
-    with short_axis.use("auto"):
+    with eligible.use("auto"):
         yield
 
 
@@ -92,7 +91,7 @@ def test_the_rule():
             self.shape, self.dtype, self.device = (4, 5, 3 * 2 * dim), dtype, cuda
 
     def suits(length: int, dim: int = 16, dtype: torch.dtype = torch.bfloat16) -> bool:
-        return short_axis.suits(Given(dim, dtype), 2, length)  # type: ignore[arg-type]
+        return short_axis.can_attend(Given(dim, dtype), 2, length)  # type: ignore[arg-type]
 
     assert suits(1)
     assert suits(256, 64)
@@ -103,11 +102,11 @@ def test_the_rule():
     assert suits(64, 64, torch.float32)
     assert not suits(65, 64, torch.float32)
     assert not suits(20, 16, torch.float64)
-    assert not short_axis.suits(torch.zeros(4, 5, 96), 2, 5)
+    assert not short_axis.can_attend(torch.zeros(4, 5, 96), 2, 5)
     assert short_axis.fits(torch.bfloat16, 4096, 512, 8, 256)
     assert not short_axis.fits(torch.bfloat16, 8192, 512, 8, 256)  # more than 2^31 numbers from row to row
     for choice in ("stock", "stock attention"):
-        with short_axis.use(choice):
+        with eligible.use(choice):
             assert not suits(20)
     assert suits(20)
 
@@ -116,20 +115,20 @@ def test_attention_on_amd_is_stock(monkeypatch):
     class Given:
         is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
 
-    assert short_axis.suits(Given(), 2, 5)
+    assert short_axis.can_attend(Given(), 2, 5)
     monkeypatch.setattr(torch.version, "hip", "6")
-    assert not short_axis.suits(Given(), 2, 5)
+    assert not short_axis.can_attend(Given(), 2, 5)
 
 
 def test_without_triton_everything_is_stock(monkeypatch):
     class Given:
         is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
 
-    assert short_axis.suits(Given(), 2, 5)
-    assert half.suits(Given(), Linear(4, 8), Linear)
-    monkeypatch.setattr(short_axis, "TRITON", False)
-    assert not short_axis.suits(Given(), 2, 5)
-    assert not half.suits(Given(), Linear(4, 8), Linear)
+    assert short_axis.can_attend(Given(), 2, 5)
+    assert eligible.half_on_cuda(Given(), Linear(4, 8), Linear)
+    monkeypatch.setattr(eligible, "TRITON", False)
+    assert not short_axis.can_attend(Given(), 2, 5)
+    assert not eligible.half_on_cuda(Given(), Linear(4, 8), Linear)
 
 
 def test_the_rule_of_layers():
@@ -142,17 +141,17 @@ def test_the_rule_of_layers():
             self.dtype = dtype
 
     given, linear = Given(torch.bfloat16), Linear(4, 8)
-    assert half.suits(given, linear, Linear)
-    assert half.suits(Given(torch.float16), linear, Linear)
-    assert not half.suits(Given(torch.float32), linear, Linear)
-    assert not half.suits(torch.zeros(2, 4, dtype=torch.bfloat16), linear, Linear)
-    with short_axis.use("stock attention"):
-        assert half.suits(given, linear, Linear)
-    with short_axis.use("stock"):
-        assert not half.suits(given, linear, Linear)
-    assert not half.suits(given, torch.nn.Sequential(linear), Linear)
+    assert eligible.half_on_cuda(given, linear, Linear)
+    assert eligible.half_on_cuda(Given(torch.float16), linear, Linear)
+    assert not eligible.half_on_cuda(Given(torch.float32), linear, Linear)
+    assert not eligible.half_on_cuda(torch.zeros(2, 4, dtype=torch.bfloat16), linear, Linear)
+    with eligible.use("stock attention"):
+        assert eligible.half_on_cuda(given, linear, Linear)
+    with eligible.use("stock"):
+        assert not eligible.half_on_cuda(given, linear, Linear)
+    assert not eligible.half_on_cuda(given, torch.nn.Sequential(linear), Linear)
     linear.register_forward_hook(lambda module, given, found: None)
-    assert not half.suits(given, linear, Linear)
+    assert not eligible.half_on_cuda(given, linear, Linear)
 
 
 def test_double_precision_is_left_alone_as_autocast_does():
@@ -160,7 +159,7 @@ def test_double_precision_is_left_alone_as_autocast_does():
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        found = [half.dtype_of(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+        found = [eligible.compute_dtype(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
     finally:
         torch.set_autocast_enabled("cuda", before[0])
         torch.set_autocast_dtype("cuda", before[1])
@@ -170,9 +169,9 @@ def test_double_precision_is_left_alone_as_autocast_does():
 def test_layers_that_run_themselves():
     """Hooks of all kinds and of all modules, another forward, weights that are no tensors of numbers."""
     linear = Linear(4, 4)
-    assert half.is_plain(linear, Linear)
+    assert eligible.plain(linear, Linear)
     with torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: None):
-        assert not half.is_plain(linear, Linear)
+        assert not eligible.plain(linear, Linear)
     for watch in (
         linear.register_forward_hook,
         linear.register_forward_pre_hook,
@@ -180,18 +179,18 @@ def test_layers_that_run_themselves():
         linear.register_full_backward_pre_hook,
     ):
         with watch(lambda *given: None):
-            assert not half.is_plain(linear, Linear)
+            assert not eligible.plain(linear, Linear)
     for change in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
         changed = Linear(4, 4)
         change(changed)
-        assert not half.is_plain(changed, Linear)
+        assert not eligible.plain(changed, Linear)
     adapted, quantised = Linear(4, 4), Linear(4, 4)
     adapted.forward = lambda x: x
     quantised.weight = torch.nn.Parameter(TwoTensor(linear.weight.detach(), linear.weight.detach()))
     assert type(quantised) is Linear
-    assert not half.is_plain(adapted, Linear)
-    assert not half.is_plain(quantised, Linear)
-    assert half.is_plain(linear, Linear)
+    assert not eligible.plain(adapted, Linear)
+    assert not eligible.plain(quantised, Linear)
+    assert eligible.plain(linear, Linear)
 
 
 def test_the_rule_of_layers_compiles():
@@ -201,7 +200,7 @@ def test_the_rule_of_layers_compiles():
             self.linear = Linear(4, 4)
 
         def forward(self, x):
-            return x + 1 if half.is_plain(self.linear, Linear) else x
+            return x + 1 if eligible.plain(self.linear, Linear) else x
 
     torch._dynamo.reset()
     layer, x = Layer(), torch.zeros(1)
@@ -218,8 +217,8 @@ def test_derivatives_forward_and_transforms_take_the_stock_path():
     linear, plain = Linear(4, 8), LayerNorm(96)
 
     def suits() -> list[bool]:
-        attention = short_axis.suits(Given(), 2, 5)
-        return [attention, half.suits(Given(), linear, Linear), norm.suits(Given(), Given(), plain)]
+        attention = short_axis.can_attend(Given(), 2, 5)
+        return [attention, eligible.half_on_cuda(Given(), linear, Linear), norm.can_fuse(Given(), Given(), plain)]
 
     assert all(suits())
     seen = []
@@ -265,10 +264,10 @@ def test_the_operator_is_sound():
         torch.library.opcheck(short_axis.attend_op, (*arguments, keep))
     sizes = (0, 5, 8), (16, 8), (16,), (8, 16), (8,)
     x, up_HD, up_H, down_DH, down_D = (torch.randn(size, requires_grad=True) for size in sizes)
-    torch.library.opcheck(mlp.mlp_op, (x, up_HD, up_H, down_DH, down_D))
-    torch.library.opcheck(mlp.mlp_op, (x, up_HD, None, down_DH, None))
-    torch.library.opcheck(mlp.hidden_layer, tuple(given.detach() for given in (x, up_HD, up_H)))
-    torch.library.opcheck(mlp.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16)))
+    torch.library.opcheck(mlp_layer.mlp_op, (x, up_HD, up_H, down_DH, down_D))
+    torch.library.opcheck(mlp_layer.mlp_op, (x, up_HD, None, down_DH, None))
+    torch.library.opcheck(mlp_layer.hidden_layer, tuple(given.detach() for given in (x, up_HD, up_H)))
+    torch.library.opcheck(mlp_layer.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16)))
     scale = torch.randn(8, requires_grad=True)
     torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None))
     once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
@@ -281,8 +280,8 @@ def test_the_operator_is_sound():
     for late in (False, True):
         torch.library.opcheck(norm.add_norm_backward, (*x.detach().expand(3, 0, 5, 8), scale.detach(), kept, late))
     x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
-    torch.library.opcheck(narrow.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
-    torch.library.opcheck(narrow.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
+    torch.library.opcheck(linear_layer.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
+    torch.library.opcheck(linear_layer.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
 
 
 def test_a_second_derivative_is_refused_and_not_zero():
@@ -291,9 +290,9 @@ def test_a_second_derivative_is_refused_and_not_zero():
     narrow_weight, bias = torch.randn(192, 192, requires_grad=True), torch.randn(192, requires_grad=True)
     outs = (
         (x, norm.add_norm_op(x, None, scale, scale.detach(), 1e-5, True, None)[1]),
-        (x, mlp.mlp_op(x, weight, None, weight.T, None)[0]),
-        (wide, short_axis.attend(wide, 2, False, 5)),
-        (narrow_weight, narrow.narrow_linear(wide, narrow_weight, bias)),
+        (x, mlp_layer.mlp_op(x, weight, None, weight.T, None)[0]),
+        (wide, short_axis.attend_short_axis(wide, 2, False, 5)),
+        (narrow_weight, linear_layer.narrow_linear(wide, narrow_weight, bias)),
     )
     for given, out in outs:
         (gradient,) = torch.autograd.grad((out * out).sum(), given, create_graph=True)
@@ -310,9 +309,9 @@ def test_the_rule_of_narrow_layers(monkeypatch):
     given, plain, asked = Given(), Linear(192, 576), []
     assert not hopper.is_hopper(torch.device("cuda")) or torch.cuda.is_available()
     monkeypatch.setattr(hopper, "is_hopper", lambda device: asked.append(device) is None)
-    assert narrow.suits(plain, given)
+    assert linear_layer.can_fuse_gradient(plain, given)
     assert asked == [torch.device("cuda", 1)]
-    assert narrow.suits(Linear(192, 192), given)
+    assert linear_layer.can_fuse_gradient(Linear(192, 192), given)
     for other in (
         Linear(192, 100),
         Linear(64, 192),
@@ -320,20 +319,20 @@ def test_the_rule_of_narrow_layers(monkeypatch):
         Linear(192, 576, bias=False),
         torch.nn.Sequential(plain),
     ):
-        assert not narrow.suits(other, given)
+        assert not linear_layer.can_fuse_gradient(other, given)
     plain.weight.requires_grad_(False)
-    assert not narrow.suits(plain, given)
+    assert not linear_layer.can_fuse_gradient(plain, given)
     plain.weight.requires_grad_(True)
-    with short_axis.use("stock"):
-        assert not narrow.suits(plain, given)
+    with eligible.use("stock"):
+        assert not linear_layer.can_fuse_gradient(plain, given)
     monkeypatch.setattr(hopper, "is_hopper", lambda device: False)
-    assert not narrow.suits(plain, given)
+    assert not linear_layer.can_fuse_gradient(plain, given)
 
-    monkeypatch.setattr(narrow, "suits", lambda layer, x: True)
+    monkeypatch.setattr(linear_layer, "can_fuse_gradient", lambda layer, x: True)
     x = torch.randn(2, 3, 192)
-    assert "narrow_linear" in type(narrow.linear(plain, x).grad_fn).__name__
+    assert "narrow_linear" in type(linear_layer.linear(plain, x, fused_gradient=True).grad_fn).__name__
     with torch.no_grad():
-        torch.testing.assert_close(narrow.linear(plain, x), plain(x))
+        torch.testing.assert_close(linear_layer.linear(plain, x, fused_gradient=True), plain(x))
 
 
 @pytest.mark.parametrize(
@@ -353,11 +352,11 @@ def test_which_gpus_are_hopper(version, hip, wanted, monkeypatch):
 
 
 def test_parts_of_the_tokens_hold_every_row_once():
-    assert narrow.split(655_360, 132 // 3) == (44, 14_912)
+    assert linear_layer.split(655_360, 132 // 3) == (44, 14_912)
     for rows in (1, 63, 64, 65, 128, 1000, 8448, 8449, 655_361):
         for most in (0, 1, 2, 44, 132):
-            parts, chunk = narrow.split(rows, most)
-            assert chunk % narrow.BLOCK_T == 0
+            parts, chunk = linear_layer.split(rows, most)
+            assert chunk % linear_layer.BLOCK_T == 0
             assert (parts - 1) * chunk < rows <= parts * chunk
             assert parts <= max(1, most)
 
@@ -398,7 +397,7 @@ def test_tiles_of_norms_hold_a_token_in_two_blocks():
             assert second == 1 or first + second // 2 < width  # no block is larger than needed
             assert all((x & (x - 1)) == 0 < x for x in (t.rows, t.warps, first, second))
             assert t.rows * (first + second) <= (norm.HELD * t.warps if kind == "backward" else 4096)
-    assert norm.tile(192, "backward") == norm.Tile(4, (128, 64), 1, 3, 2048)
+    assert norm.tile(192, "backward") == norm.NormTile(4, (128, 64), 1, 3, 2048)
 
 
 def test_the_rule_of_norms():
@@ -411,19 +410,19 @@ def test_the_rule_of_norms():
             self.dtype, self.shape = dtype, shape
 
     given, plain = Given(), LayerNorm(96)
-    assert norm.suits(given, given, plain)
-    assert not norm.suits(given, Given(torch.float32), plain)
-    assert not norm.suits(Given(torch.float32), given, plain)
-    assert not norm.suits(given, Given(shape=(1, 1, 96)), plain)  # added to every token by torch
-    assert not norm.suits(given, given, LayerNorm(96, elementwise_affine=False))
-    assert not norm.suits(given, given, LayerNorm(96, bias=False))
-    assert not norm.suits(given, given, torch.nn.RMSNorm(96))
-    with short_axis.use("stock"):
-        assert not norm.suits(given, given, plain)
+    assert norm.can_fuse(given, given, plain)
+    assert not norm.can_fuse(given, Given(torch.float32), plain)
+    assert not norm.can_fuse(Given(torch.float32), given, plain)
+    assert not norm.can_fuse(given, Given(shape=(1, 1, 96)), plain)  # added to every token by torch
+    assert not norm.can_fuse(given, given, LayerNorm(96, elementwise_affine=False))
+    assert not norm.can_fuse(given, given, LayerNorm(96, bias=False))
+    assert not norm.can_fuse(given, given, torch.nn.RMSNorm(96))
+    with eligible.use("stock"):
+        assert not norm.can_fuse(given, given, plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_that_comes_apart(kind):
+def test_attention_that_may_leave_its_bias(kind):
     """Nobody may have replaced or be watching attention or the layer that it ends in."""
 
     class Louder(Linear):
@@ -431,6 +430,9 @@ def test_attention_that_comes_apart(kind):
 
     def made() -> Attention:
         return MAKERS[kind](small(attention=kind), 1)
+
+    def comes_apart(attention: Attention) -> bool:
+        return eligible.may_defer_bias(attention, attention.out, ATTENTIONS)
 
     attention = made()
     assert comes_apart(attention)
@@ -470,14 +472,16 @@ def late_biases(monkeypatch):
 
     On fake tensors, and layers take our operators on the CPU, too.
     """
-    monkeypatch.setattr(half, "suits", lambda x, layer, kind: short_axis.ours() and half.is_plain(layer, kind))
+    monkeypatch.setattr(
+        eligible, "half_on_cuda", lambda x, layer, kind: eligible.ours() and eligible.plain(layer, kind)
+    )
 
     def run(block, layout=LAYOUT, keep=None, dtype=torch.bfloat16):
         block.to(dtype)
         with FakeTensorMode(allow_non_fake_inputs=True), LateBiases() as late:
             x = torch.randn(6, 5, 12, dtype=dtype)
-            _, left = block(x, Late(x), layout, None, keep) if block.pre else block(x, None, layout, None, keep)
-        lent = left is not None and left.bias_D is not None
+            left = block(Residual(x, x if block.pre else None), layout, None, keep)
+        lent = left.bias_D is not None
         assert not lent or left.bias_D is block.mlp.down.bias
         return [*late.added, lent]
 
@@ -492,9 +496,9 @@ def test_the_rule_of_the_biases_in_front_of_norms(kind, late_biases):
     assert late_biases(block, dtype=torch.float32) == [True]
     assert late_biases(block, keep=torch.ones(2, 2)) == [False, False, False]
     assert late_biases(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False, True]
-    with short_axis.use("stock attention"):
+    with eligible.use("stock attention"):
         assert late_biases(block) == [False, True, True]
-    with short_axis.use("stock"):
+    with eligible.use("stock"):
         assert late_biases(block) == [False]
     seen = []
     attention, last = (block.attention, block.attention.out), (block.mlp, block.mlp.up, block.mlp.down, block)
@@ -523,7 +527,7 @@ def test_a_block_whose_weights_somebody_moves_lends_nothing(late_biases):
 def test_tokens_carried_in_another_precision_keep_their_biases(late_biases, monkeypatch):
     """As where float32 tokens meet products in half precision under autocast, or the other way round."""
     block = Block(small(), 1)
-    monkeypatch.setattr(half, "dtype_of", lambda x: torch.float16)
+    monkeypatch.setattr(eligible, "compute_dtype", lambda x: torch.float16)
     assert late_biases(block) == [False, False, False]
 
 
@@ -554,7 +558,7 @@ def test_nothing_of_attention_lives_as_long_as_the_mlp(layout):
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         x, late = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
         with Made((6, 5, 12)) as made, block.mlp.register_forward_pre_hook(lambda *_: alive.append(made.alive())):
-            block(x, Late(late), layout)
+            block(Residual(x, late), layout)
     assert len(made.by) > 4
     assert alive == [2]
 
@@ -568,7 +572,7 @@ def test_an_mlp_keeps_and_makes_no_more_than_its_gradients_need(frozen):
         for i in frozen:
             given[i].requires_grad_(False)
         with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.shape), x)[1], lambda x: x):
-            out = mlp.mlp_op(*given)[0]
+            out = mlp_layer.mlp_op(*given)[0]
         with Made(wide) as made:
             out.backward(torch.ones_like(out))
     assert kept.count(slim) == (1 not in frozen)
@@ -587,21 +591,20 @@ def lean_runs(monkeypatch):
 
     A lean block gives its tokens.
     """
-    monkeypatch.setattr(inference_cuda, "is_there", lambda x: True)
-    monkeypatch.setattr(half, "dtype_of", lambda x: torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype)
-    noted, make = [], encoder_file._lean_half
+    monkeypatch.setattr(eligible, "on_gpu", lambda x: True)
+    monkeypatch.setattr(
+        eligible, "compute_dtype", lambda x: torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
+    )
+    noted, make = [], inference_cuda.make_step
 
-    def note(block, grid):
-        found = make(block, grid)
+    def note(block, shape):
+        found = make(block, shape)
         noted.append(found is not None)
         return found
 
-    def call(self, x, late):
-        return x.clone(), Owed()
-
-    monkeypatch.setattr(encoder_file, "_lean_half", note)
-    monkeypatch.setattr(encoder_file, "finish", lambda *given: None)
-    monkeypatch.setattr(LeanHalf, "__call__", call)
+    monkeypatch.setattr(inference_cuda, "make_step", note)
+    monkeypatch.setattr(CudaBlock, "__call__", lambda self, x, missing, own: (x.clone(), MissingBiases()))
+    monkeypatch.setattr(norm, "run_add_norm", lambda x, pending, missing, weight, bias, eps, out, *rest: out.copy_(x))
 
     def run(encoder, *given, layout=LAYOUT, dtype=torch.bfloat16, **named):
         noted.clear()
@@ -630,7 +633,7 @@ def test_which_runs_are_lean(lean_runs):
         assert lean_runs(encoder, torch.ones(6, 5, dtype=torch.bool)) == []
         assert lean_runs(encoder, layout=Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == []
         for choice in ("stock", "stock attention"):
-            with short_axis.use(choice):
+            with eligible.use(choice):
                 assert lean_runs(encoder) == []
         for mode in (FlopCounterMode(display=False), torch.device("cpu"), Made((1,)), forward_ad.dual_level()):
             with mode:
@@ -648,7 +651,7 @@ def test_lean_runs_under_autocast(lean_runs):
         assert lean_runs(encoder) == LEAN
         assert lean_runs(encoder, dtype=torch.float16) == []
         assert lean_runs(encoder, dtype=torch.float32) == []
-        encoder.wide = True
+        encoder.float32_residual = True
         assert lean_runs(encoder) == []
 
 
@@ -664,15 +667,15 @@ def test_which_kinds_are_lean(kind, lean_runs):
 def test_without_triton_or_on_amd_no_block_is_lean(lean_runs, monkeypatch):
     encoder = bf16_encoder()
     with torch.no_grad(), monkeypatch.context() as patch:
-        patch.setattr(short_axis, "TRITON", False)
+        patch.setattr(eligible, "TRITON", False)
         assert lean_runs(encoder) == []
     monkeypatch.setattr(torch.version, "hip", "6")
     with torch.no_grad():
         assert lean_runs(encoder) == []
 
 
-def test_a_block_that_somebody_watches_or_has_changed_is_not_lean(lean_runs):
-    """And only that one."""
+def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(lean_runs):
+    """The list says which blocks might run without modules; one False means that none does."""
 
     class Louder(Linear):
         pass
@@ -715,17 +718,17 @@ def test_a_block_that_somebody_watches_or_has_changed_is_not_lean(lean_runs):
         encoder = bf16_encoder()
         change(encoder.blocks[1])
         with torch.no_grad():
-            made = inference_cuda.make_grid(torch.zeros(6, 5, 48, dtype=torch.bfloat16), LAYOUT)
-            assert encoder_file._lean_half(encoder.blocks[0], made) is not None
-            assert encoder_file._lean_half(encoder.blocks[1], made) is None
+            made = inference_cuda.read_shape(torch.zeros(6, 5, 48, dtype=torch.bfloat16), LAYOUT)
+            assert inference_cuda.make_step(encoder.blocks[0], made) is not None
+            assert inference_cuda.make_step(encoder.blocks[1], made) is None
 
 
 def test_axes_that_are_too_long_are_not_lean(lean_runs):
     encoder = bf16_encoder()
     with torch.no_grad():
         for rows, tokens, width, wanted in ((300, 2, 300, [False, True]), (3, 300, 3, [True, False])):
-            grid = inference_cuda.make_grid(torch.zeros(rows, tokens, 48).bfloat16(), Layout.uniform(1, width))
-            found = [encoder_file._lean_half(block, grid) is not None for block in encoder.blocks]
+            shape = inference_cuda.read_shape(torch.zeros(rows, tokens, 48).bfloat16(), Layout.uniform(1, width))
+            found = [inference_cuda.make_step(block, shape) is not None for block in encoder.blocks]
             assert found == wanted
 
 
@@ -744,11 +747,11 @@ def test_blocks_that_compile_parts_has_compiled_are_lean(lean_runs, monkeypatch)
         encoder = bf16_encoder(attention=kind)
         encoder.compile_parts(dynamic=False)
         called.clear()
-        with torch.no_grad(), short_axis.use(choice):
+        with torch.no_grad(), eligible.use(choice):
             assert lean_runs(encoder) == {"auto": [wanted == 0] * 2, "stock": []}[choice]
         blocks = [part for part in called if isinstance(part.__self__, Block)]
         assert len(blocks) == wanted
-        assert len(called) == wanted + 1  # finish
+        assert len(called) == wanted + (wanted > 0)  # finish
     encoder = bf16_encoder()
     encoder.compile_parts()
     encoder.blocks[0].compile()
@@ -818,7 +821,7 @@ def test_cuda_longer_axes(length, dim):
 def test_cuda_mlp(rows, width, hidden, fused, dtype, monkeypatch):
     """By the rule, and as on GPUs other than Hopper."""
     if not fused:
-        monkeypatch.setattr(mlp, "fuses", lambda x, width, hidden: False)
+        monkeypatch.setattr(mlp_layer, "fuses", lambda x, width, hidden: False)
     check_mlp(rows, width, hidden, dtype, device="cuda")
 
 
@@ -847,12 +850,12 @@ def test_cuda_mlp_of_many_tokens():
     d_out = torch.randn(1500, 1000, 192, device="cuda", dtype=torch.bfloat16)
     runs = []
     for _ in range(2):
-        out, hidden, _ = mlp.mlp_op(*given)
+        out, hidden, _ = mlp_layer.mlp_op(*given)
         assert hidden.numel() > 2**31
         runs.append((out, *torch.autograd.grad(out, given, d_out)))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
     end = [given[0][-2:].detach().requires_grad_(), *given[1:]]
-    last = mlp.mlp_op(*end)[0]
+    last = mlp_layer.mlp_op(*end)[0]
     assert torch.equal(runs[0][0][-2:], last)
     assert torch.equal(runs[0][1][-2:], torch.autograd.grad(last, end[0], d_out[-2:])[0])
 
@@ -907,7 +910,7 @@ def test_cuda_narrow_under_autocast_eager_and_compiled(dtype, on_hopper):
         return graph
 
     def run(x):
-        return narrow.linear(layer, x)
+        return linear_layer.linear(layer, x, fused_gradient=True)
 
     for call in (run, torch.compile(run, backend=backend, fullgraph=True), torch.compile(run, fullgraph=True)):
         with torch.autocast("cuda", dtype):
@@ -926,7 +929,7 @@ def test_cuda_narrow_with_offsets_beyond_32_bits(on_hopper):
     assert d_out.numel() > 2**31
     x = torch.randn(3_800_000, 192, device="cuda", dtype=torch.bfloat16)
     d_out[-9:].normal_()
-    d_weight, d_bias = narrow.narrow_linear_backward(d_out, x)
+    d_weight, d_bias = linear_layer.narrow_linear_backward(d_out, x)
     torch.testing.assert_close(d_weight.double(), d_out[-9:].double().T @ x[-9:].double(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(d_bias.double(), d_out[-9:].double().sum(0), rtol=1e-5, atol=1e-5)
 
@@ -1050,7 +1053,7 @@ def test_cuda_model_agrees_with_the_stock_path(style):
     losses, gradients = [], []
     for choice in ("auto", "stock"):
         model.zero_grad()
-        with short_axis.use(choice):
+        with eligible.use(choice):
             loss = model(batch, noise).loss
             loss.backward()
         losses.append(loss)
@@ -1107,14 +1110,14 @@ def test_a_counter_of_flops_sees_the_operators():
     """As it sees the products that they replace; on fake tensors, so no kernel runs."""
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         qkv = torch.randn(6, 20, 3 * 32, requires_grad=True)
-        short_axis.attend(qkv, 2, True, 3).sum().backward()  # two windows of three rows
+        short_axis.attend_short_axis(qkv, 2, True, 3).sum().backward()  # two windows of three rows
         assert counter.get_total_flops() == (4 + 10) * 2 * 20 * 3 * 3 * 32
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         x, up, down = (torch.randn(size, requires_grad=True) for size in ((6, 20, 8), (16, 8), (8, 16)))
-        mlp.mlp_op(x, up, None, down, None)[0].sum().backward()
-        mlp.hidden_layer(x.detach(), up.detach(), None)
+        mlp_layer.mlp_op(x, up, None, down, None)[0].sum().backward()
+        mlp_layer.hidden_layer(x.detach(), up.detach(), None)
         assert counter.get_total_flops() == (2 + 4 + 1) * 2 * 6 * 20 * 8 * 16
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         x, weight, bias = (torch.randn(*size, requires_grad=True) for size in ((6, 20, 192), (576, 192), (576,)))
-        narrow.narrow_linear(x, weight, bias).sum().backward()
+        linear_layer.narrow_linear(x, weight, bias).sum().backward()
         assert counter.get_total_flops() == (1 + 2) * 2 * 6 * 20 * 192 * 576

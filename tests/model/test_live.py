@@ -18,7 +18,7 @@ from torch import nn
 from cerebro_eeg import Cerebro
 from cerebro_eeg.config import PatchConfig, SignalConfig
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.fast import attention, cpu
+from cerebro_eeg.fast import eligible, linear_layer
 from tiny_models import KINDS, small
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ PHASE = PatchConfig(kind="time_bins", n_fft=16, hop=4, bins=8, reflect=4, phase=
 @pytest.fixture(autouse=True)
 def ours():
     """By the rule, whatever ran before."""
-    with attention.use("auto"):
+    with eligible.use("auto"):
         yield
 
 
@@ -396,9 +396,9 @@ def test_packed_weights_are_the_objects_own_and_go_with_it():
     model = make()
     fast = model.captured()
     assert fast.how == "CPU, packed weights"
-    assert not cpu._packed.get()
+    assert not linear_layer._packed.get()
     fast(noise())
-    assert not cpu._packed.get()
+    assert not linear_layer._packed.get()
     layer = weakref.ref(fast._run._parts.encoder.embed)
     all_through_data(model)
     fast(noise())  # lays the weights out anew
@@ -413,7 +413,7 @@ def test_packed_weights_are_used():
     """Taking the packed weights away changes the result, so they are what was computed with."""
     fast = make().captured()
     expected = fast(noise())
-    for held in fast._run._context[cpu._packed].values():
+    for held in fast._run._context[linear_layer._packed].values():
         held.weight.zero_()
     assert worst(fast(noise()), expected) > 1e-2
 

@@ -8,11 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import reference as ref
-from cerebro_eeg import costs
+from cerebro_eeg import costs, fast
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import PRESETS, ModelConfig, ObjectiveConfig, PatchConfig, preset
-from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, BottleneckAttention, TwoAxisAttention
 from cerebro_eeg.model.cerebro import Cerebro
@@ -153,7 +152,7 @@ def test_complexity_in_stored_scores(kind, rows, patches):
     """What a softmax of the running module produces, by size, against the closed form and the loops."""
     config = small(attention=kind)
     for layer in (1, 2):
-        with short_axis.use("stock"), _CountSoftmax() as seen:
+        with fast.use("stock"), _CountSoftmax() as seen:
             MAKERS[kind](config, layer)(torch.randn(rows, patches, config.width), Layout.uniform(1, rows))
         expected = costs.attention_cost(config, layer, rows, patches)[2]
         assert seen.elements == expected == ref.count_scores(kind, rows, patches, config.heads, layer)

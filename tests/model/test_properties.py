@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ObjectiveConfig, PatchConfig, preset
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.fast import Residual, row_difference
 from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Block, Encoder, electrode_rows, joined
+from cerebro_eeg.model.encoder import Block, Encoder
 from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
 from cerebro_eeg.train.loop import deterministic
@@ -103,7 +104,7 @@ def test_jacobian_of_a_block_is_zero_exactly_where_it_must_not_look(kind, layer)
     block = randomized(Block(config, layer))
     layout = Layout.uniform(windows, channels)
     x = torch.randn(windows * channels, patches, config.width, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda x: joined(*block(x, None, layout)), x, vectorize=True)
+    jacobian = torch.autograd.functional.jacobian(lambda x: block(Residual(x), layout).total(), x, vectorize=True)
     reach = jacobian.abs().amax((2, 5)).reshape(windows, channels, patches, windows, channels, patches)
     for b, c, n, b2, c2, n2 in np.ndindex(reach.shape):
         allowed = b == b2 and (MAY_LOOK[kind, layer](c, n, c2, n2) or (c, n) == (c2, n2))
@@ -193,7 +194,7 @@ def test_standard_block_is_torch_transformer_encoder_layer(norm):
     theirs.norm1.load_state_dict(block.norm1.state_dict())
     theirs.norm2.load_state_dict(block.norm2.state_dict())
     x = torch.randn(6, 5, config.width, dtype=torch.float64, requires_grad=True)
-    found = joined(*block(x, None, Layout.uniform(2, 3)))
+    found = block(Residual(x), Layout.uniform(2, 3)).total()
     torch.testing.assert_close(found, theirs(x.reshape(2, 15, -1)).reshape(found.shape), rtol=1e-12, atol=1e-12)
 
 
@@ -435,7 +436,7 @@ def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
     model = randomized(Cerebro(config=small(depth=4)))
     batch = to_batch(*make_windows([2], 40))
     seen = []
-    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(joined(*out)))
+    model.encoder.blocks[1].register_forward_hook(lambda module, args, out: seen.append(out.total()))
     inner = model.encode(batch, layer=2).x_RND
     torch.testing.assert_close(inner, seen[0])
     with torch.no_grad():
@@ -443,10 +444,10 @@ def test_inner_layers_have_no_last_norm_and_gradients_stay_off_under_no_grad():
 
 
 def test_calls_are_split_where_kernels_demand_it(monkeypatch):
-    monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device: 4)
+    monkeypatch.setattr("cerebro_eeg.fast.torch_attention.most_sequences", lambda device: 4)
     split = {}
     for most in (4, 2**31):
-        monkeypatch.setattr("cerebro_eeg.model.attention.most_sequences", lambda device, most=most: most)
+        monkeypatch.setattr("cerebro_eeg.fast.torch_attention.most_sequences", lambda device, most=most: most)
         encoder = randomized(Encoder(small(depth=2)))
         split[most] = encoder(to_batch(*make_windows([3, 5, 2], 40))).x_RND
     torch.testing.assert_close(split[4], split[2**31], rtol=1e-12, atol=1e-12)
@@ -603,7 +604,7 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
         table[0] = 0
         table.requires_grad_()
         with deterministic(on):
-            rows = electrode_rows(table, channels)
+            rows = row_difference(table, channels)
         found.append((rows, torch.autograd.grad(rows, table, weight)[0]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])

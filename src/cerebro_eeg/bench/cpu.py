@@ -21,7 +21,7 @@ from cerebro_eeg.bench.options import CpuBench
 from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes
 from cerebro_eeg.config import ModelConfig, preset
 from cerebro_eeg.costs import cost
-from cerebro_eeg.fast.cpu import packed
+from cerebro_eeg.fast import packed
 from cerebro_eeg.model.encoder import Encoder
 
 COLUMNS: dict[str, str | None] = {

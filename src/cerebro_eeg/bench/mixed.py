@@ -18,7 +18,7 @@ from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noi
 from cerebro_eeg.bench.options import MixedBench
 from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 
 COLUMNS: dict[str, str | None] = {
@@ -49,7 +49,7 @@ def run(options: MixedBench, say: Callable[[str], None]) -> list[ResultTable]:
         torch.manual_seed(0)
         model = MaskedCerebro(config_of(name)).to(device)
         if not options.eager:
-            compile_all(model)
+            compile_model(model)
         calls = {form: make_step(model, batch) for form, batch in forms.items()}
         turns = take_turns(calls, options.rounds, step_clock(device), warm=3)
         failures += [(f"{form}, {name}", error) for form, error in turns.failing.items()]

@@ -10,12 +10,12 @@ import torch._functorch.config
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cerebro_eeg import fast
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.bench.clock import Call, Turns, kernel_clock, take_turns
 from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import AttentionKind, ModelConfig, preset
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.model.attention import Axis, attend
 from cerebro_eeg.model.encoder import Encoder
 
@@ -90,14 +90,14 @@ def chosen(backend: str | None, everything: bool = False) -> Iterator[None]:
     bf16: torch would make them float32, which would make standard attention look slower than it has to be.
     """
     if backend == "ours":
-        with short_axis.use("auto"):
+        with fast.use("auto"):
             yield
         return
     before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     only = contextlib.nullcontext() if backend is None else sdpa_kernel(BACKENDS[backend])
     try:
-        with short_axis.use("stock" if everything else "stock attention"), only:
+        with fast.use("stock" if everything else "stock attention"), only:
             yield
     finally:
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)

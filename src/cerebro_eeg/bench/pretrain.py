@@ -23,7 +23,7 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import TrainingError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs import pretrain
 from cerebro_eeg.runs.engine import choose_precision
@@ -96,7 +96,7 @@ def bare_step(options: PretrainBench, chosen: Preset, folder: Path, device: torc
     half = choose_precision(Engine(device=str(device)), device) == "bf16"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     if device.type == "cuda":
-        compile_all(model)
+        compile_model(model)
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, half):

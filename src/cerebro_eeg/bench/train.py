@@ -40,7 +40,7 @@ from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.train.loop import deterministic
 
@@ -195,7 +195,7 @@ def make_step(options: TrainBench, rival: Rival, config: ModelConfig, batch: Bat
     model = MaskedCerebro(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if not options.eager:
-        compile_all(model, dynamic=not options.static)
+        compile_model(model, dynamic=not options.static)
 
     def step() -> None:
         with chosen(rival.backend, rival.everything), deterministic(exact):

@@ -109,7 +109,7 @@ def embed(
     """
     import numpy as np
 
-    from cerebro_eeg.fast.cpu import packed
+    from cerebro_eeg.fast import packed
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs.feature_file import FeatureFile, check_target
     from cerebro_eeg.runs.signals import open_signal

@@ -100,7 +100,7 @@ def predict(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
-    from cerebro_eeg.fast.cpu import packed
+    from cerebro_eeg.fast import packed
     from cerebro_eeg.runs import inference, inputs
     from cerebro_eeg.runs import prediction_files as written
     from cerebro_eeg.runs.decisions import find_spans, limit_of

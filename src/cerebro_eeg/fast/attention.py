@@ -10,23 +10,19 @@ the backward pass has the weights without looking for the highest score and with
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **L** tokens x heads.
 """
 
-import contextlib
 import functools
-import importlib.util
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
+from cerebro_eeg.batch import Layout
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.fast import attention_cpu, eligible
 from cerebro_eeg.fast.operators import fake, last, operator
 
-TRITON = importlib.util.find_spec("triton") is not None
-"""It comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
 FILLING = 2048
 """Warps that keep a GPU busy; where programs of several turns had fewer, each takes one, by the same arithmetic."""
 KEPT = 16
@@ -34,49 +30,28 @@ KEPT = 16
 LAYOUTS = ("3.6.", "3.7.")
 """Versions of Triton whose registers hold the scores of a warp as ``kernels._turn_in_registers`` expects."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
-Choice = Literal["auto", "stock attention", "stock"]
-_choice: Choice = "auto"
 
 
-def choose(choice: Choice) -> None:
-    """Kernels by the rules from now on, or torch's for attention, or torch's for everything."""
-    global _choice
-    _choice = choice
+def attend(qkv_RND: Tensor, layout: Layout, axis: str, heads: int, keys_RN: Tensor | None = None) -> Tensor | None:
+    """Return multi-head attention of packed q, k, v along ``axis``, (R, N, D); None where torch's is to be used.
 
-
-@contextlib.contextmanager
-def use(choice: Choice) -> Iterator[None]:
-    """The same for as long as the block lasts."""
-    before = _choice
-    choose(choice)
-    try:
-        yield
-    finally:
-        choose(before)
-
-
-def ours() -> bool:
-    """Whether kernels of our own are asked for, here, in ``mlp.py``, ``narrow.py`` and ``norm.py``."""
-    return _choice != "stock"
-
-
-def ours_for_attention() -> bool:
-    """Whether attention may take kernels of our own."""
-    return _choice == "auto"
-
-
-def transformed() -> bool:
-    """Whether ``torch.func`` is at work, or dual numbers: our operators know neither.
-
-    A derivative forward through them would be zero without a word.
+    ``keys_RN`` marks the tokens that may be looked at.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    if axis == "all":
+        return None
+    across = axis == "channels"
+    length = layout.width if across else qkv_RND.shape[1]
+    if can_attend(qkv_RND, heads, length):
+        first_B = layout.first_rows() if across else None
+        return attend_short_axis(qkv_RND, heads, across, layout.width, first_B, layout.real_R, keys_RN)
+    unmasked = keys_RN is None and (not across or layout.present_BC is None)
+    if unmasked and eligible.ours_for_attention() and attention_cpu.can_attend(qkv_RND, heads, length):
+        return attention_cpu.attend(qkv_RND, heads, across, layout.width)
+    return None
 
 
-def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
-    """Whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
+def can_attend(qkv_RND: Tensor, heads: int, length: int) -> bool:
+    """Return whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
 
     On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
     TF32), hence without matrix units, and ends at 64 of both. Not on AMD, for which Triton compiles only some of them.
@@ -84,7 +59,9 @@ def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
     """
     if torch.version.hip is not None:
         return False
-    if not qkv_RND.is_cuda or not TRITON or not ours_for_attention() or qkv_RND.dtype not in _TYPES or transformed():
+    if not qkv_RND.is_cuda or not eligible.TRITON or not eligible.ours_for_attention():
+        return False
+    if qkv_RND.dtype not in _TYPES or eligible.transformed():
         return False
     _, tokens, size = qkv_RND.shape
     return fits(qkv_RND.dtype, tokens, size // 3, heads, length)
@@ -101,7 +78,7 @@ def fits(dtype: torch.dtype, tokens: int, width: int, heads: int, length: int) -
 
 
 @dataclass(frozen=True)
-class Tile:
+class AttentionTile:
     """How one program is laid out: see ``kernels.py``."""
 
     slots: int
@@ -131,13 +108,13 @@ class Tile:
     """Of a thread at most across rows, where addresses would take a few more, and one program less would be at work."""
 
 
-def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> Tile:
+def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> AttentionTile:
     """How a program is laid out, by :func:`_rule`."""
     return _rule(length, heads, dim, backward, exact, turns_in_registers())
 
 
 @functools.cache
-def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_registers: bool) -> Tile:
+def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_registers: bool) -> AttentionTile:
     """One warp for a head where its scores and sums fit a warp's registers, else several warps for one.
 
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of sweeps on an H200
@@ -151,7 +128,7 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
     size = slots * pack
     part = 16 if slots == 48 else size
     if exact:
-        return Tile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
+        return AttentionTile(slots, pack, block, part, 16, 1, 1, 4, keys_first=backward)
     if backward and 16 < size <= 48:
         return _tile_of_warps(length, heads, dim, slots, part, in_registers)
     queries, group, turns = size, 1, 1
@@ -171,7 +148,7 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
     elif size == 64 and backward:
         turns = 12 if length <= 48 or block == 16 else 4
     elif size == 64 and dim == 16 and heads % 2 == 0:
-        return Tile(slots, pack, block, 32, 32, 2, _fitting(3, heads // 2, block), 2, registers=168)
+        return AttentionTile(slots, pack, block, 32, 32, 2, _fitting(3, heads // 2, block), 2, registers=168)
     elif size == 64:
         turns = 4 if block == 16 else 1
     elif size == 128:
@@ -191,10 +168,10 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
         warps = 8
     keys_first = backward and (size > 128 or (size == 16 and block > 16))
     turns = _fitting(turns, heads // group, block)
-    return Tile(slots, pack, block, part, queries, group, turns, warps, keys_first=keys_first)
+    return AttentionTile(slots, pack, block, part, queries, group, turns, warps, keys_first=keys_first)
 
 
-def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_registers: bool) -> Tile:
+def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_registers: bool) -> AttentionTile:
     """Backward, 17 to 48 tokens: a warp for a head, which turns scores in its registers; or two for many wide ones.
 
     Turns go by what stays in the L2 cache until the last head of a line has been read, which depends on how many warps
@@ -208,7 +185,7 @@ def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_
         turns, stored = (2, 0) if rest else (4, 4)
     elif length > 24 or dim > 64 or not in_registers:
         warps, block, rest = 2, _power(dim), 0
-    return Tile(
+    return AttentionTile(
         slots,
         1,
         block,
@@ -241,7 +218,7 @@ def _fitting(turns: int, groups: int, block: int) -> int:
 @functools.cache
 def turns_in_registers() -> bool:
     """Whether Triton is here, and is one whose layouts have been looked at (``test_turn_in_registers.py``)."""
-    if not TRITON:
+    if not eligible.TRITON:
         return False
     import triton
 
@@ -253,7 +230,7 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def attend(
+def attend_short_axis(
     qkv_RND: Tensor,
     heads: int,
     across: bool,
@@ -385,7 +362,7 @@ def _launch(
     qkv_RND, _, log_L = tensors[:3]
     if qkv_RND.numel() == 0:
         return
-    from cerebro_eeg.fast.triton import attention
+    from cerebro_eeg.fast.triton import attention as kernels
 
     if qkv_RND.is_cuda:
         _check(qkv_RND.device)
@@ -402,7 +379,7 @@ def _launch(
     programs = bunches * (heads // t.group)
     turns = t.turns if programs * t.warps >= t.turns * FILLING else 1
     with torch.cuda.device_of(qkv_RND):  # Triton launches on the current device
-        getattr(attention, kernel)[(programs // turns,)](
+        getattr(kernels, kernel)[(programs // turns,)](
             *tensors,
             qkv_RND if first_B is None else first_B,
             qkv_RND if real_R is None else real_R.contiguous(),
@@ -438,11 +415,11 @@ def _check(device: torch.device) -> None:
     if torch.cuda.get_device_capability(device) < (8, 0):
         raise InputError(
             "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
-            'cerebro_eeg.fast.attention.choose("stock")'
+            'cerebro_eeg.fast.choose("stock")'
         )
 
 
-def _more_of(t: Tile, tokens: int) -> dict[str, int]:
+def _more_of(t: AttentionTile, tokens: int) -> dict[str, int]:
     """What the backward kernel has to know besides.
 
     ``tokens`` of a row where sequences lie across rows, else 0. Heads of more than 16 dimensions that one warp computes

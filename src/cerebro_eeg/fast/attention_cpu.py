@@ -2,7 +2,7 @@
 
 torch's own kernel works on tiles that a short axis leaves mostly empty. Here the sequences of all rows and heads are
 folded into one batch of small products, and the softmax is a power of two of all scores at once, divided by its sums
-where the result is unfolded. :func:`suits` is the rule: the axes where this was the faster way in both directions
+where the result is unfolded. :func:`can_attend` is the rule: the axes where this was the faster way in both directions
 (benchmarks/README.md).
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** heads, **E** head dimension, **S** length of the axis,
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cerebro_eeg.fast import attention
+from cerebro_eeg.fast import eligible
 
 # torch's batched product takes matrices with fewer multiplications than this number by number.
 _LEAST_WORK = 400
@@ -24,28 +24,11 @@ _LEAST_WORK = 400
 _SAFE = 2.0**-40, 2.0**40
 
 
-def suits(qkv_RND: Tensor, heads: int, length: int) -> bool:
+def can_attend(qkv_RND: Tensor, heads: int, length: int) -> bool:
     """Whether an axis of ``length`` tokens is faster here: 5 to 40 with heads of 16 dimensions, 4 to 24 with 32."""
     dim = qkv_RND.shape[-1] // (3 * heads)
     enough = length * length * dim >= _LEAST_WORK and qkv_RND.numel() > 0
-    return enough and dim <= 32 and length <= (40 if dim <= 16 else 24) and is_plain(qkv_RND)
-
-
-def is_plain(x: Tensor) -> bool:
-    """Whether this is an ordinary float32 tensor on a CPU in ordinary eager code.
-
-    What is compiled, exported, traced, autocast or differentiated forward (``torch.func``, dual numbers) keeps the
-    operators that those know.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) is Tensor
-        and x.is_cpu
-        and x.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and torch._C._get_tracing_state() is None
-        and not attention.transformed()
-    )
+    return enough and dim <= 32 and length <= (40 if dim <= 16 else 24) and eligible.eager_on_cpu(qkv_RND)
 
 
 def attend(qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:

@@ -1,56 +1,95 @@
-"""Parts of a model that are compiled on their own: quick to start, and one compilation serves all that are alike."""
+"""Compilation of a model in parts: quick to start, and one compilation serves all blocks that are alike.
 
+Each block is compiled on its own, and so are the methods named in :data:`PARTS`: cutting patches, embedding them, the
+last norm, and the comparison with the target. ``dynamic=True`` lets one graph serve every mixture of windows. Windows
+have one length in a run, or a few, so that length is kept static: code that knows it reads whole lines of memory.
+"""
+
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-COMPILATIONS = 256  # of one part; a new length of windows takes up to ten
+COMPILATIONS = 256
+"""Variants of one part, more than torch allows by itself, beyond which it would run the rest uncompiled.
+
+There are the first block, those along time and those across channels, each for equal and for mixed windows, with pads
+or without, with and without gradients, hidden keys and drop path. A new length of windows takes up to ten.
+"""
+PARTS: dict[str, Callable[..., Any] | None] = {
+    "cut": lambda batch: (batch.signal_RT, 1),
+    "tokens": lambda patches, *_: (patches.values_RNL, 1, 2),
+    "finish": None,
+    "compare": lambda patches, *_: (patches.values_RNL, 1, 2),
+}
+"""Methods that are compiled, and for each the tensor and its axes whose sizes stay static, from its arguments."""
+
+_ours: WeakSet[object] = WeakSet()
+"""Compiled calls of blocks that this file made."""
 
 
-class Parted(nn.Module):
-    """A module with methods that ``compile_parts`` compiles."""
+class Compilable(nn.Module):
+    """A module whose methods of :data:`PARTS` can be compiled, each on its own."""
 
-    parts: tuple[str, ...] = ()
-    by_parts = False
-    """Whether they are compiled."""
+    compiled_parts: tuple[str, ...] = ()
 
     def compile_parts(self, dynamic: bool | None = True) -> None:
-        """Compile the methods named in ``parts``, each on its own.
-
-        There are more variants than torch allows by itself, beyond which it would run the rest uncompiled: the first
-        block, those along time and those across channels, each for equal and for mixed windows, with pads or without,
-        with and without gradients, hidden keys and drop path.
-        """
+        """Compile the methods of this module that are in :data:`PARTS`, and its blocks."""
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILATIONS)
-        self.by_parts = True
-        for name in self.parts:
-            setattr(self, name, torch.compile(getattr(self, name), dynamic=dynamic))
-
-    def settle(self, x: Tensor, *axes: int) -> None:
-        """Compile the part that calls this for the sizes that ``x`` has along ``axes``, and again for others.
-
-        Windows have one length in a run, or a few, and code that knows it reads whole lines of memory. A model that is
-        exported or compiled as a whole, and what is not compiled, stays free.
-        """
-        if self.by_parts and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            for axis in axes:
-                torch._dynamo.mark_static(x, axis)
+        names = [name for name in PARTS if hasattr(type(self), name) and _can_compile(self, name)]
+        self.compiled_parts = tuple(names)
+        for name in names:
+            if _is_compiled(self.__dict__.get(name)):
+                continue
+            setattr(self, name, torch.compile(_settled(getattr(self, name), PARTS[name]), dynamic=dynamic))
+        blocks = self._modules.get("blocks")
+        for block in blocks if isinstance(blocks, nn.ModuleList) else ():
+            block.compile(dynamic=dynamic)
+            if "_compiled_call_impl" in block.__dict__:  # not in that of a wrapper
+                _ours.add(block._compiled_call_impl)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are not compiled: what is compiled here is bound to this module and its weights."""
+        """Leave compiled methods out of copies and pickles: they are bound to this module and its weights."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        state.pop("by_parts", None)
-        return {name: value for name, value in state.items() if not (name in self.parts and _is_compiled(value))}
+        state.pop("compiled_parts", None)
+        return {name: value for name, value in state.items() if not (name in PARTS and _is_compiled(value))}
+
+
+def compile_model(model: nn.Module, dynamic: bool | None = True) -> None:
+    """Compile the parts of a model and of all that it is made of."""
+    for module in model.modules():
+        if isinstance(module, Compilable):
+            module.compile_parts(dynamic)
+
+
+def uncompiled_or_ours(block: nn.Module) -> bool:
+    """Return whether a block is not compiled, or was compiled by :meth:`Compilable.compile_parts`."""
+    compiled = block.__dict__.get("_compiled_call_impl")
+    return compiled is None or compiled in _ours
+
+
+def _can_compile(module: nn.Module, name: str) -> bool:
+    """Return whether torch compiles a part: it does not compile the complex numbers of a spectrogram."""
+    return name != "cut" or module.config.patches.kind == "waveform"  # type: ignore[union-attr]
+
+
+def _settled(method: Callable[..., Any], sizes: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return the method for compilation, with some of its sizes static; a new size compiles it again."""
+    if sizes is None:
+        return method
+
+    def settled(*given: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            x, *axes = sizes(*given)
+            for axis in axes:
+                torch._dynamo.mark_static(x, axis)
+        return method(*given, **named)
+
+    return settled
 
 
 def _is_compiled(function: object) -> bool:
-    """Whether ``torch.compile`` made it; what somebody else has put in place of a method stays."""
+    """Return whether ``torch.compile`` made it; a method that a user has put in place stays."""
     return hasattr(function, "_torchdynamo_orig_callable")
-
-
-def compile_all(model: nn.Module, dynamic: bool | None = True) -> None:
-    """Compile the parts of a model and of all that it is made of."""
-    for module in model.modules():
-        if isinstance(module, Parted):
-            module.compile_parts(dynamic)

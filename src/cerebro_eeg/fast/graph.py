@@ -1,21 +1,19 @@
-"""Two ways to compute the same for one window after the other: as a replayed CUDA graph, and call by call.
+"""Two ways to compute one window after the other: as a replayed CUDA graph, and call by call with packed weights.
 
-Both own the memory that windows are put into, and modules of their own around the tensors of the model. ``captured.py``
-says what comes in and checks it.
+Both own the memory that windows are copied into. ``model/live.py`` reads and checks the windows. A :class:`Snapshot`
+says whether a module still has the tensors and parts that it had when its graph was recorded.
 
 Legend: **B** windows, **C** channels, **T** samples, **R** rows (channels of all windows).
 """
 
 import contextlib
 import contextvars
-import copy
 import functools
-import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Batch, Layout
-from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast import cpu
-from cerebro_eeg.model.encoder import Encoder
+from cerebro_eeg.fast import eligible
+from cerebro_eeg.fast.linear_layer import packed
 
-if TYPE_CHECKING:
-    from cerebro_eeg.model.cerebro import Cerebro
-
-Output = Literal["output", "window", "channel", "token"]
+Compute = Callable[[Batch], Tensor]
+"""The model as a function of a batch."""
 Check = Callable[[Tensor], None]
 """Looks at a window; raises where something is wrong with it or with the model."""
 WARM_UP = 3
@@ -42,40 +37,7 @@ _turn = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Encoder and head, and what of them is asked for."""
-
-    encoder: Encoder
-    final_layer: nn.Module
-    level: Output
-    autocast: bool
-    """To bf16."""
-
-    @staticmethod
-    def sharing(model: "Cerebro", level: Output, autocast: bool) -> "Parts":
-        """Modules of our own around the model's tensors: their mode and their compilation are nobody else's."""
-        shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
-        encoder, final_layer = copy.deepcopy((model.encoder, model.final_layer), shared)
-        return Parts(encoder.eval(), final_layer.eval(), level, autocast)
-
-    def __call__(self, batch: Batch) -> Tensor:
-        # Weights that autocast has cast may not be kept from one call to the next inside of a captured graph.
-        kind = batch.signal_RT.device.type
-        with torch.no_grad(), torch.autocast(kind, torch.bfloat16, self.autocast, cache_enabled=False):
-            tokens = self.encoder(batch)
-            found = {
-                "output": lambda: self.final_layer(tokens.per_window()),
-                "window": tokens.per_window,
-                "channel": tokens.per_channel,
-                "token": lambda: tokens.layout.grid(tokens.x_RND),
-            }[self.level]()
-            if not isinstance(found, Tensor):
-                raise ConfigError(f"final_layer gives a {type(found).__name__}; only a tensor can be captured")
-            return found.to(torch.promote_types(found.dtype, torch.float32))
-
-
-@dataclass(frozen=True)
-class Place:
+class WindowMemory:
     """Where windows are put, the same for all of them."""
 
     host_BCT: Tensor
@@ -84,7 +46,7 @@ class Place:
     batch: Batch
 
     @staticmethod
-    def make(shape: tuple[int, int, int], ids: Any, scaled: bool, like: Tensor) -> "Place":
+    def make(shape: tuple[int, int, int], ids: Any, scaled: bool, like: Tensor) -> "WindowMemory":
         dtype = torch.promote_types(like.dtype, torch.float32)
         with _aside(like.device):
             host_BCT = torch.zeros(shape, dtype=dtype, pin_memory=like.is_cuda)
@@ -92,7 +54,7 @@ class Place:
             ids_R2 = torch.tensor(ids, device=like.device).repeat(shape[0], 1)
             scale_R = torch.ones(len(ids_R2), dtype=dtype, device=like.device) if scaled else None
         layout = Layout.uniform(*shape[:2])
-        return Place(host_BCT, signal_BCT, Batch(signal_BCT.flatten(0, 1), ids_R2, layout, scale_R))
+        return WindowMemory(host_BCT, signal_BCT, Batch(signal_BCT.flatten(0, 1), ids_R2, layout, scale_R))
 
     def write(self, x_BCT: NDArray[Any]) -> Tensor:
         """Any kind of number, order of bytes or strides becomes what the model reads."""
@@ -107,11 +69,14 @@ class Place:
 class Direct:
     """Computes in every call; on a CPU in float32, with weights in the order in which oneDNN reads them."""
 
-    def __init__(self, parts: Parts, place: Place) -> None:
+    def __init__(self, compute: Compute, place: WindowMemory, module: nn.Module | None) -> None:
+        """Compute with the weights of ``module`` packed, or, for None, as they are."""
         self.place = place
-        self._parts = parts
-        self._weights = [part.weight.detach() for part in parts.encoder.modules() if cpu.is_plain(part, nn.Linear)]
-        self.packs = bool(self._weights) and torch.backends.mkldnn.is_available() and not parts.autocast
+        self._given = compute
+        self._module = module
+        layers = [] if module is None else list(module.modules())
+        self._weights = [layer.weight.detach() for layer in layers if eligible.plain_on_cpu(layer, nn.Linear)]
+        self.packs = bool(self._weights) and torch.backends.mkldnn.is_available()
         self._context = contextvars.Context()
         self._release: Callable[[], object] | None = None
         self._pack()
@@ -128,7 +93,7 @@ class Direct:
         return self._compute()
 
     def _compute(self) -> Tensor:
-        return self._context.run(self._parts, self.place.batch)
+        return self._context.run(self._given, self.place.batch)
 
     def _marks(self) -> Tensor:
         """Some numbers of every weight: an update behind torch's back (through ``.data``) changes them, too."""
@@ -136,13 +101,13 @@ class Direct:
 
     def _pack(self) -> None:
         """Packed weights live in a context of our own: nobody else's layers take them."""
-        if not self.packs:
+        if not self.packs or self._module is None:
             return
         if self._release is not None:
             self._release()
         self._marked = self._marks()
         self._context = contextvars.Context()
-        manager = cpu.packed(self._parts.encoder)
+        manager = packed(self._module)
         self._context.run(manager.__enter__)
         self._release = weakref.finalize(self, self._context.run, manager.__exit__, None, None, None)
 
@@ -154,18 +119,18 @@ class Replay:
     workspace that cuBLAS has for a stream.
     """
 
-    def __init__(self, parts: Parts, place: Place) -> None:
+    def __init__(self, compute: Compute, place: WindowMemory) -> None:
         self.place = place
         self._device = place.signal_BCT.device
         self._sent = torch.cuda.Event()
         self._graph = torch.cuda.CUDAGraph()
-        parts(place.batch)  # compiles, which takes long, while other objects go on
+        compute(place.batch)  # compiles, which takes long, while other objects go on
         with _aside(self._device) as stream:
             for _ in range(WARM_UP):
-                parts(place.batch)
+                compute(place.batch)
             # What other threads do on the GPU meanwhile is their own affair, and no mistake.
             with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-                self._found = parts(place.batch)
+                self._found = compute(place.batch)
 
     def __call__(self, x_BCT: Tensor | NDArray[Any], scale_B: Tensor | None, check: Check) -> Tensor:
         found = torch.empty_like(self._found)
@@ -202,3 +167,47 @@ def _aside(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
         with torch.cuda.stream(stream):
             yield stream
         current.wait_stream(stream)
+
+
+class Snapshot:
+    """The tensors and parts of a module as they were at one moment.
+
+    A recorded CUDA graph reads weights where they lay then. Numbers that change in place are seen; a parameter that was
+    replaced or moved would silently not be. The old tensors are kept, so that a replay never reads memory that now
+    holds something else. Asking costs some microseconds: there is no walk through the module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: list[tuple[Mapping[str, object], str, object, str]] = []
+        self._tables: list[tuple[Mapping[str, object], int, str]] = []
+        self._tensors: list[tuple[Tensor, int, str, Tensor]] = []
+        self._hooks: list[tuple[Mapping[int, object], str]] = []
+        for path, part in module.named_modules():
+            for table in (part._modules, part._parameters, part._buffers):
+                self._tables.append((table, len(table), path or "the model"))
+                for name, held in table.items():
+                    full = f"{path}.{name}" if path else name
+                    self._places.append((table, name, held, full))
+                    if isinstance(held, Tensor):
+                        self._tensors.append((held, held.data_ptr(), full, held.detach()))
+            self._hooks += [(hooks, path or "the model") for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+
+    def change(self) -> str | None:
+        """Return what happened to the module since, in words; None where nothing did.
+
+        Noticed are parameters, buffers and parts that were replaced, removed or added, tensors that moved (another
+        device or precision, ``.data`` set) and hooks. A ``forward`` that was exchanged is not.
+        """
+        for table, name, held, full in self._places:
+            if table.get(name) is not held:
+                return f"{full} was replaced"
+        for table, size, path in self._tables:
+            if len(table) != size:
+                return f"{path} has got another part"
+        for tensor, address, full, _ in self._tensors:
+            if tensor.data_ptr() != address:
+                return f"{full} was moved, to another device or precision or by setting .data"
+        for hooks, path in self._hooks:
+            if hooks:
+                return f"{path} has got a hook, which would not be called"
+        return None

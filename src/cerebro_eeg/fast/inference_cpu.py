@@ -1,72 +1,124 @@
-"""A block as a plain sequence of operators, for inference on a CPU.
+"""A whole stack of blocks for inference on a CPU in float32: plain operators, on pieces that stay in the caches.
 
-Calling a block's modules, asking before every layer whether oneDNN may have it, and adding out of place take some 3 %
-of the time of one small window (benchmarks/README.md). Here that is asked once for a whole block, and additions are in
-place.
+Calling modules, asking before every layer who may compute it, and adding out of place take some 3 % of the time of one
+small window (benchmarks/README.md). Here that is asked once for the whole stack, and additions are in place. A batch
+runs through all blocks a few windows at a time. Windows know nothing of each other, a piece has no pads, and the next
+block reads what the last one wrote while it is still in a cache.
 
 Legend: **R** rows, **N** tokens of a row, **D** width.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.fast import cpu
-from cerebro_eeg.fast.norm import Late, joined
-from cerebro_eeg.model.attention import Axis, AxisAttention, attend
+from cerebro_eeg.fast import eligible
+from cerebro_eeg.fast.block_parts import Attend, parts_of
+from cerebro_eeg.fast.linear_layer import PACKED_ROWS, operands
 
-Step = Callable[..., tuple[Tensor, Late | None]]
-"""A block, or what computes the same."""
-Part = nn.Module | None
-"""As ``_modules`` has them, which is several times quicker than an attribute."""
+PIECE = PACKED_ROWS
+"""Tokens of a piece per thread: enough for products at full speed, few enough for the caches."""
 Operands = tuple[Any, ...]
-"""What an operator takes behind the tokens."""
+"""Arguments of an operator behind the tokens."""
 
 
-@dataclass(frozen=True)
-class LeanBlock:
-    """What a block with pre-norm and attention along one axis computes, with the weights that it has now."""
+def run_blocks(blocks: Sequence[nn.Module], last: nn.Module | None, x_RND: Tensor, layout: Layout) -> Tensor | None:
+    """Return the tokens behind all blocks and the ``last`` norm; None where modules must run."""
+    if not eligible.cpu_inference(x_RND) or any(eligible.watched(block) for block in blocks):
+        return None
+    steps = [_make_step(block) for block in blocks]
+    norm = None if last is None or eligible.watched(last) else _norm(last)
+    if any(step is None for step in steps) or (last is not None and norm is None):
+        return None
+
+    def run(piece_RND: Tensor, its: Layout) -> Tensor:
+        for step in steps:
+            assert step is not None
+            piece_RND = step(piece_RND, its)
+        return piece_RND if norm is None else torch.layer_norm(piece_RND, *norm)
+
+    return by_pieces(run, x_RND, layout)
+
+
+class CpuBlock(NamedTuple):
+    """The operands of a block with pre-norm and attention along one axis, as its weights are now."""
 
     norm1: Operands
     qkv: Operands
-    axis: Axis
+    attend: Attend
+    axis: str
     heads: int
     out: Operands
     norm2: Operands
     up: Operands
     down: Operands
 
-    def __call__(
-        self, x_RND: Tensor, late: Late | None, layout: Layout, keys_RN: None = None, keep_2B: None = None
-    ) -> tuple[Tensor, None]:
-        """As a block's, for all keys and without drop path; nothing is left to be added."""
+    def __call__(self, x_RND: Tensor, layout: Layout) -> Tensor:
+        """Return ``x + attention(norm1(x))``, and to that ``mlp(norm2(...))`` added."""
         norm, linear = torch.layer_norm, torch.ops.mkldnn._linear_pointwise.default
-        x_RND = joined(x_RND, late)
-        # One name for all branches: what has been used is free for the next one, and still in a cache.
+        # One name for all branches: a used one is free for the next, and still in a cache.
         branch = linear(norm(x_RND, *self.norm1), *self.qkv)
-        branch = attend(branch, layout, self.axis, self.heads)
+        branch = self.attend(branch, layout, self.axis, self.heads)
         x_RND = linear(branch, *self.out).add_(x_RND)
         branch = linear(norm(x_RND, *self.norm2), *self.up)
-        return linear(branch, *self.down).add_(x_RND), None
+        return linear(branch, *self.down).add_(x_RND)
 
 
-def lean(norm1: Part, attention: Part, norm2: Part, up: Part, down: Part) -> LeanBlock | None:
-    """A block of these parts; None where one is of another class, touched, or of another precision or device."""
-    if not cpu.is_untouched(attention, AxisAttention):
+def _make_step(block: nn.Module) -> CpuBlock | None:
+    """Return the block without its modules; None where a part was replaced or is of another precision or device."""
+    parts = parts_of(block)
+    if parts is None or not all(eligible.untouched(module, kind) for module, kind in parts.owners):
         return None
-    before, between = _norm(norm1), _norm(norm2)
-    qkv, out = cpu.operands(attention._modules["qkv"]), cpu.operands(attention._modules["out"])
-    hidden, last = cpu.operands(up, gelu=True), cpu.operands(down)
-    if before is None or between is None or qkv is None or out is None or hidden is None or last is None:
+    norm1, norm2 = _norm(parts.norm1), _norm(parts.norm2)
+    qkv, out = operands(parts.qkv), operands(parts.out)
+    up, down = operands(parts.up, gelu=True), operands(parts.down)
+    if norm1 is None or norm2 is None or qkv is None or out is None or up is None or down is None:
         return None
-    return LeanBlock(before, qkv, attention.axis, attention.heads, out, between, hidden, last)
+    return CpuBlock(norm1, qkv, parts.attend, parts.axis, parts.heads, out, norm2, up, down)
 
 
-def _norm(norm: Part) -> Operands | None:
-    if not cpu.is_plain(norm, nn.LayerNorm):
+def _norm(norm: nn.Module) -> Operands | None:
+    if not eligible.plain_on_cpu(norm, nn.LayerNorm):
         return None
     return norm.normalized_shape, norm._parameters["weight"], norm._parameters["bias"], norm.eps
+
+
+def by_pieces(run: Callable[[Tensor, Layout], Tensor], x_RND: Tensor, layout: Layout) -> Tensor:
+    """``run`` on a few windows of equally many rows at a time. Pads are left out and come back as zeros."""
+    _keep_freed_memory()
+    if layout.real_R is not None:
+        out_RND = torch.zeros_like(x_RND)
+        counts = layout.counts(x_RND.device).tolist()
+        out_RND[layout.real_R] = by_pieces(run, x_RND[layout.real_R], Layout.ragged(counts))
+        return out_RND
+    done, first = [], 0
+    for windows, width in _pieces(layout, x_RND.shape[1]):
+        last = first + windows * width
+        done.append(run(x_RND[first:last], Layout.uniform(windows, width)))
+        first = last
+    return torch.cat(done) if done else x_RND
+
+
+def _pieces(layout: Layout, tokens: int) -> Iterator[tuple[int, int]]:
+    """Numbers of windows and of their rows: neighbours with equally many rows, in pieces of about the same size."""
+    for width, same in itertools.groupby(layout.counts(torch.device("cpu")).tolist()):
+        windows = len(list(same)) if width else 0
+        most = max(1, PIECE * torch.get_num_threads() // max(1, width * tokens))
+        size = -(-windows // max(1, -(-windows // most)))
+        for first in range(0, windows, max(1, size)):
+            yield min(size, windows - first), width
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Ask once for nearly 32 MB and give them back, untouched.
+
+    glibc learns from it to keep freed blocks of up to that size. Otherwise it returns the larger ones to the system
+    again and again, and clearing the fresh pages took a tenth of the time of a window. Other C libraries do not mind.
+    """
+    torch.empty(2**25 - 2**14, dtype=torch.uint8)

@@ -1,18 +1,20 @@
-"""A block as a plain sequence of launches, for inference in half precision on CUDA.
+"""A whole stack of blocks for inference in half precision on CUDA: a plain sequence of launches.
 
-Calling a block's modules and operators, and asking before every layer who may have it, takes the host longer than the
-launches themselves; and a block whose inputs belong to its caller needs eight to nine times the memory of its tokens.
-Here that is asked once for a whole block, kernels are launched without operators around them, and what an earlier lean
-block has made is overwritten in place: at its peak a block needs five times its tokens (x, its norm, q, k and v), or,
-where there are few, six (x, its norm and the hidden layer). Nothing needs a compiler: blocks that ``compile_parts`` has
-compiled go this way, too.
+Calling modules and operators, and asking before every layer who may compute it, takes the host longer than the
+launches. Modules also need eight to nine times the memory of the tokens, because their inputs belong to a caller. Here
+the question is asked once for the whole stack, kernels are launched without operators around them, and each block
+overwrites the tokens of the block before it. At its peak a block needs five times its tokens (x, its norm, q, k and v)
+or, where there are few, six (x, its norm and the hidden layer). Blocks that ``compile.py`` has compiled run this way,
+too.
 
-The arithmetic is that of the block but for the residual additions: products add to the tokens themselves, which saves
-a pass over memory and a rounding. Their biases are not in the tokens then; the norms that follow add all that are owed.
+The arithmetic is that of the modules but for the residual additions: products add to the tokens themselves, which saves
+a pass over memory and a rounding. The biases of these products are not in the tokens then. The norms that follow add
+all that are missing.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **H** hidden width, **T** tokens of all rows.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -20,24 +22,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.fast import attention as short_axis
-from cerebro_eeg.fast import cpu, half, mlp, norm
-from cerebro_eeg.fast.inference_cpu import Part
-from cerebro_eeg.fast.norm import Late, Owed
-from cerebro_eeg.model.attention import AxisAttention, first_rows
+from cerebro_eeg.fast import attention, compile, eligible, mlp_layer, norm
+from cerebro_eeg.fast.block_parts import BlockParts, parts_of
+from cerebro_eeg.fast.norm import MissingBiases
 
 HALVED = 192 * 2**20
-"""Bytes of a hidden layer from which on the MLP takes one half of the tokens after the other.
+"""Bytes of a hidden layer from which on the MLP computes one half of the tokens after the other.
 
-The layer, four times as wide as they are, then needs no more memory than q, k and v, in which a block's peak is. More
+The layer, four times as wide as the tokens, then needs no more memory than q, k and v, where a block's peak is. More
 parts would only cost launches, and small layers are not worth one.
 """
 ROWS = 128
-"""Tokens of a tile of the MLP's kernels; a half is a multiple, and so begins where a tile may begin."""
+"""Tokens of a tile of the MLP's kernels. A half is a multiple, and so begins where a tile may begin."""
 
 
-class Grid(NamedTuple):
-    """What all blocks of a run have in common."""
+class TokenShape(NamedTuple):
+    """Shape, precision and layout of the tokens, the same for all blocks of a run."""
 
     shape: torch.Size
     """R, N, D."""
@@ -48,53 +48,62 @@ class Grid(NamedTuple):
     first_B: Tensor | None
     """Where windows of different widths begin and end."""
 
-    def takes(self, x_RND: Tensor, late: Late | None) -> bool:
-        """Whether tokens that a lean block has not made are like those that one makes."""
-        if late is None:
-            return self._is_like(x_RND)
-        bias_D = late.bias_D
-        there = bias_D is None or bias_D.device == self.device
-        return there and self._is_like(x_RND) and self._is_like(late.branch_RND)
 
-    def _is_like(self, x_RND: Tensor) -> bool:
-        plain = type(x_RND) is Tensor and x_RND.is_contiguous() and x_RND.shape == self.shape
-        return plain and x_RND.dtype == self.dtype and x_RND.device == self.device
+def run_blocks(
+    blocks: Sequence[nn.Module],
+    last: nn.Module | None,
+    x_RND: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    own: bool,
+) -> Tensor | None:
+    """Return the tokens behind all blocks and the ``last`` norm in ``dtype``; None where modules must run.
 
-
-def make_grid(x_RND: Tensor, layout: Layout) -> Grid | None:
-    """For tokens that may go through lean blocks; None where they may not, or where somebody else is to be asked."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_there(x_RND) or _looked_at():
+    With ``own`` the first block overwrites ``x_RND``, too, which then must be in no other hands.
+    """
+    of = read_shape(x_RND, layout)
+    if of is None:
         return None
-    if not short_axis.TRITON or not short_axis.ours_for_attention() or torch.version.hip is not None:
+    steps = [make_step(block, of) for block in blocks]
+    if any(step is None for step in steps):
+        return None
+    norm_D = None if last is None else _norm(last, of)
+    if last is not None and (norm_D is None or eligible.watched(last)):
+        return None
+    missing = MissingBiases()
+    for step in steps:
+        assert step is not None
+        x_RND, missing = step(x_RND, missing, own)
+        own = True  # only this loop has seen the result
+    if norm_D is None:
+        return missing.added_to(x_RND).to(dtype)
+    out_RND = torch.empty_like(x_RND, dtype=dtype)
+    norm.run_add_norm(x_RND, None, missing, *norm_D, out_RND, None)
+    return out_RND
+
+
+def read_shape(x_RND: Tensor, layout: Layout) -> TokenShape | None:
+    """Return the shape of tokens that may run without modules; None where they may not."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not eligible.on_gpu(x_RND) or eligible.recorded():
+        return None
+    if not eligible.TRITON or not eligible.ours_for_attention() or torch.version.hip is not None:
         return None
     dtype, width = x_RND.dtype, x_RND.shape[-1]
-    if dtype not in half.DTYPES or half.dtype_of(x_RND) != dtype or layout.real_R is not None:
+    if dtype not in eligible.DTYPES or eligible.compute_dtype(x_RND) != dtype or layout.real_R is not None:
         return None
-    if x_RND.numel() == 0 or width > norm.MOST:
+    if x_RND.numel() == 0 or width > norm.MOST or type(x_RND) is not Tensor or not x_RND.is_contiguous():
         return None
-    found = Grid(x_RND.shape, dtype, x_RND.device, layout.width, None)
-    return found._replace(first_B=first_rows(layout)) if found.takes(x_RND, None) else None
+    return TokenShape(x_RND.shape, dtype, x_RND.device, layout.width, layout.first_rows())
 
 
-def is_there(x: Tensor) -> bool:
-    """Whether a tensor lies where the kernels run."""
-    return x.is_cuda
-
-
-def _looked_at() -> bool:
-    """Whether operators are recorded, counted or replaced by others, none of which would see a launch."""
-    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-    return modes > 0 or torch._C._get_tracing_state() is not None or short_axis.transformed()
-
-
-class Affine(NamedTuple):
+class LinearWeights(NamedTuple):
     """The weights of a linear layer."""
 
     weight: Tensor
     bias: Tensor | None
 
 
-class Norm(NamedTuple):
+class NormWeights(NamedTuple):
     """The weights of a LayerNorm."""
 
     weight_D: Tensor
@@ -102,114 +111,109 @@ class Norm(NamedTuple):
     eps: float
 
 
-class LeanHalf(NamedTuple):
-    """What a block with pre-norm and attention along one axis computes, with the weights that it has now."""
+class CudaBlock(NamedTuple):
+    """The weights of a block with pre-norm and attention along one axis, as they are now."""
 
-    grid: Grid
-    norm1: Norm
-    qkv: Affine
+    of: TokenShape
+    norm1: NormWeights
+    qkv: LinearWeights
     across: bool
     heads: int
-    out: Affine
-    norm2: Norm
-    up: Affine
-    down: Affine
+    out: LinearWeights
+    norm2: NormWeights
+    up: LinearWeights
+    down: LinearWeights
 
-    def __call__(self, x_RND: Tensor, late: Late | Owed | None) -> tuple[Tensor, Owed]:
-        """As a block's. Tokens that only owe biases were made by a lean block just before, and are overwritten."""
+    def __call__(self, x_RND: Tensor, missing: MissingBiases, own: bool) -> tuple[Tensor, MissingBiases]:
+        """Return ``x + attention(norm1(x))`` with ``mlp(norm2(...))`` added, and the biases that are still missing."""
         qkv, qkv_bias, out, up, up_bias, down = self._cast()
-        _, _, _, width, first_B = self.grid
-        owned, y_RND = late is not None, torch.empty_like(x_RND)
-        if isinstance(late, Late):
-            given_RND, x_RND = x_RND, torch.empty_like(x_RND)
-            norm.run_add_norm(given_RND, late, *self.norm1, y_RND, x_RND)
-            before_D = None
-            del given_RND, late
-        else:
-            before_D = norm.run_add_norm(x_RND, late or Owed(), *self.norm1, y_RND, None)
+        y_RND = torch.empty_like(x_RND)
+        before_D = norm.run_add_norm(x_RND, None, missing, *self.norm1, y_RND, None)
         qkv_RND = functional.linear(y_RND, qkv, qkv_bias)
-        short_axis.run_attend(qkv_RND, y_RND, self.heads, self.across, width, first_B if self.across else None)
+        first_B = self.of.first_B if self.across else None
+        attention.run_attend(qkv_RND, y_RND, self.heads, self.across, self.of.width, first_B)
         del qkv_RND
         x_TD, y_TD = x_RND.view(-1, x_RND.shape[-1]), y_RND.view(-1, x_RND.shape[-1])
-        x_TD = torch.addmm(x_TD, y_TD, out.t(), out=x_TD if owned else torch.empty_like(x_TD))
-        x_RND = x_TD.view(self.grid.shape)
-        before_D = norm.run_add_norm(x_RND, Owed(self.out.bias, before_D), *self.norm2, y_RND, None)
+        x_TD = torch.addmm(x_TD, y_TD, out.t(), out=x_TD if own else torch.empty_like(x_TD))
+        x_RND = x_TD.view(self.of.shape)
+        missing = MissingBiases(self.out.bias, before_D)
+        before_D = norm.run_add_norm(x_RND, None, missing, *self.norm2, y_RND, None)
         _feed_forward(x_TD, y_TD, up, up_bias, down)
-        return x_RND, Owed(self.down.bias, before_D)
+        return x_RND, MissingBiases(self.down.bias, before_D)
 
     def _cast(self) -> list[Any]:
-        """What products take besides tokens, in their precision, cast by one launch.
+        """Return weights and biases of the products in their precision, cast by one launch.
 
-        It is not kept for the next call: a CUDA graph must cast anew.
+        They are not kept for the next call: a CUDA graph must cast anew.
         """
         given = self.qkv.weight, self.qkv.bias, self.out.weight, self.up.weight, self.up.bias, self.down.weight
-        cast = {i: x for i, x in enumerate(given) if x is not None and x.dtype != self.grid.dtype}
-        room = {i: torch.empty_like(x, dtype=self.grid.dtype) for i, x in cast.items()}
+        cast = {i: x for i, x in enumerate(given) if x is not None and x.dtype != self.of.dtype}
+        room = {i: torch.empty_like(x, dtype=self.of.dtype) for i, x in cast.items()}
         if room:
             torch._foreach_copy_(list(room.values()), list(cast.values()))
         return [room.get(i, x) for i, x in enumerate(given)]
 
 
 def _feed_forward(x_TD: Tensor, y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
-    """Add the MLP of y but for its last bias to x."""
+    """Add the MLP of y, without its last bias, to x."""
     tokens = len(y_TD)
     whole = tokens * len(up_HD) * up_HD.element_size() < HALVED
     size = tokens if whole else -(-tokens // (2 * ROWS)) * ROWS
     for to_TD, of_TD in zip(x_TD.split(size), y_TD.split(size), strict=True):
-        to_TD.addmm_(mlp.run_hidden(of_TD, up_HD, up_H, keep=False)[0], down_DH.t())
+        to_TD.addmm_(mlp_layer.run_hidden(of_TD, up_HD, up_H, keep=False)[0], down_DH.t())
 
 
-def finish(of: Grid, x_RND: Tensor, late: Owed, last: nn.Module, dtype: torch.dtype) -> Tensor | None:
-    """The norm behind all blocks, in any precision; None where it is of another class, touched or watched."""
-    found = None if cpu.watched(last) else _norm(last, of)
-    if found is None:
-        return None
-    out_RND = torch.empty_like(x_RND, dtype=dtype)
-    norm.run_add_norm(x_RND, late, *found, out_RND, None)
-    return out_RND
-
-
-def lean_half(of: Grid, norm1: Part, attention: Part, norm2: Part, up: Part, down: Part) -> LeanHalf | None:
-    """A block of these parts, which nobody watches; None where one is of another class, touched or does not suit."""
-    if not half.is_bare(attention, AxisAttention) or attention.axis == "all":
+def make_step(block: nn.Module, of: TokenShape) -> CudaBlock | None:
+    """Return a block without its modules; None where a part is hooked, was replaced or does not fit the kernels."""
+    parts = parts_of(block)
+    if parts is None or parts.axis == "all" or not _are_ours(parts):
         return None
     _, tokens, width = of.shape
-    across, heads = attention.axis == "channels", attention.heads
-    if not short_axis.fits(of.dtype, tokens, width, heads, of.width if across else tokens):
+    across = parts.axis == "channels"
+    if not attention.fits(of.dtype, tokens, width, parts.heads, of.width if across else tokens):
         return None
-    before, between = _norm(norm1, of), _norm(norm2, of)
-    qkv, out = _affine(attention._modules["qkv"], of), _affine(attention._modules["out"], of)
-    hidden, last = _affine(up, of), _affine(down, of)
-    if before is None or between is None or qkv is None or out is None or hidden is None or last is None:
+    norm1, norm2 = _norm(parts.norm1, of), _norm(parts.norm2, of)
+    qkv, out, up, down = (_linear(layer, of) for layer in (parts.qkv, parts.out, parts.up, parts.down))
+    if norm1 is None or norm2 is None or qkv is None or out is None or up is None or down is None:
         return None
-    wide = len(hidden.weight)
-    shapes = (3 * width, width), (width, width), (wide, width), (width, wide)
-    if tuple(tuple(layer.weight.shape) for layer in (qkv, out, hidden, last)) != shapes:
+    hidden = len(up.weight)
+    shapes = (3 * width, width), (width, width), (hidden, width), (width, hidden)
+    if tuple(tuple(layer.weight.shape) for layer in (qkv, out, up, down)) != shapes:
         return None
-    return LeanHalf(of, before, qkv, across, heads, out, between, hidden, last)
+    return CudaBlock(of, norm1, qkv, across, parts.heads, out, norm2, up, down)
 
 
-def _norm(part: Part, of: Grid) -> Norm | None:
-    if not half.is_bare(part, nn.LayerNorm):
-        return None
-    weight_D, bias_D = part._parameters.get("weight"), part._parameters.get("bias")
-    if not (_is_near(weight_D, of) and _is_near(bias_D, of) and part.normalized_shape == of.shape[-1:]):
-        return None
-    return Norm(weight_D, bias_D, part.eps)
+def _are_ours(parts: BlockParts) -> bool:
+    """Return whether block, attention and MLP are as we made them; ``compile.py`` may have compiled the block."""
+    (block, kind), *others = parts.owners
+    if not eligible.weights_stay(block, kind) or block._backward_hooks or block._backward_pre_hooks:
+        return False
+    if not compile.uncompiled_or_ours(block):
+        return False
+    return all(eligible.unhooked(module, its) for module, its in others)
 
 
-def _affine(part: Part, of: Grid) -> Affine | None:
-    """The weights of a layer that computes in the precision of the tokens."""
-    if not half.is_bare(part, nn.Linear) or part._parameters.keys() != {"weight", "bias"}:
+def _norm(layer: nn.Module, of: TokenShape) -> NormWeights | None:
+    if not eligible.unhooked(layer, nn.LayerNorm):
         return None
-    weight, bias = part._parameters["weight"], part._parameters["bias"]
-    if not _is_near(weight, of) or half.dtype_of(weight) != of.dtype:
+    weight_D, bias_D = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if not (_is_near(weight_D, of) and _is_near(bias_D, of) and layer.normalized_shape == of.shape[-1:]):
         return None
-    if bias is not None and (not _is_near(bias, of) or half.dtype_of(bias) != of.dtype):
-        return None
-    return Affine(weight, bias)
+    return NormWeights(weight_D, bias_D, layer.eps)
 
 
-def _is_near(weight: Tensor | None, of: Grid) -> TypeGuard[Tensor]:
-    """Whether a weight is an ordinary one, where the tokens are."""
+def _linear(layer: nn.Module, of: TokenShape) -> LinearWeights | None:
+    """Return the weights of a layer that computes in the precision of the tokens."""
+    if not eligible.unhooked(layer, nn.Linear) or layer._parameters.keys() != {"weight", "bias"}:
+        return None
+    weight, bias = layer._parameters["weight"], layer._parameters["bias"]
+    if not _is_near(weight, of) or eligible.compute_dtype(weight) != of.dtype:
+        return None
+    if bias is not None and (not _is_near(bias, of) or eligible.compute_dtype(bias) != of.dtype):
+        return None
+    return LinearWeights(weight, bias)
+
+
+def _is_near(weight: Tensor | None, of: TokenShape) -> TypeGuard[Tensor]:
+    """Return whether a weight is an ordinary parameter on the device of the tokens."""
     return type(weight) is nn.Parameter and weight.device == of.device

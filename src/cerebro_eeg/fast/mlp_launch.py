@@ -1,9 +1,12 @@
-"""Which kernels compute an MLP's products with GELU on Hopper, with which tiles, and how they are launched.
+"""The kernels of an MLP on a GPU: which of them computes what, with which tiles, and how they are launched.
 
-Many tokens take the Gluon kernels of ``mlp_hopper.py``; few tokens, and widths that do not fit them, the plain Triton
-ones of ``mlp_kernels.py``. Both compute the same. Rules decide, never timing.
+On Hopper GELU and its gradient are computed within the products beside them. Many tokens take the Gluon kernels of
+``gluon/mlp.py``; few tokens, and widths that do not fit these, take the plain Triton ones of ``triton/mlp.py``. Both
+compute the same. On other GPUs GELU is a pass over memory at the speed of a copy. Its backward pass also gives the sum
+over all tokens, which a bias before GELU needs. Rules decide between them, never timing.
 
-Legend: **T** tokens, **D** width, **H** hidden width, **P** partial sums.
+Legend: **R** rows, **N** tokens of a row, **T** tokens of all rows, **D** width, **H** hidden width, **P** partial
+sums.
 """
 
 import functools
@@ -15,12 +18,42 @@ from torch import Tensor
 
 from cerebro_eeg.fast import hopper
 
-GLUON = ("3.6.", "3.7.")  # versions of Triton whose Gluon, still experimental, compiles mlp_hopper.py
+BLOCK = 2048  # values of a program, the best of a sweep on an H200 (benchmarks/README.md)
+BLOCK_T, BLOCK_H, STEPS = 8, 128, 16
+
+
+def run_gelu(x: Tensor, out: Tensor) -> None:
+    """GELU of ``x`` into ``out``, which may be ``x`` itself."""
+    if x.numel():
+        from cerebro_eeg.fast.triton import mlp
+
+        with torch.cuda.device_of(x):
+            mlp.gelu[(-(-x.numel() // BLOCK),)](x, out, x.numel(), BLOCK=BLOCK)
+
+
+def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of GELU's input, and its sum over all tokens in float32."""
+    x_RNH, d_out_RNH = x_RNH.contiguous(), d_out_RNH.contiguous()
+    d_x_RNH, hidden = torch.empty_like(x_RNH), x_RNH.shape[-1]
+    rows = x_RNH.numel() // max(1, hidden)
+    programs = -(-rows // (BLOCK_T * STEPS))
+    sums_PH = x_RNH.new_empty(programs, hidden, dtype=torch.float32)
+    if x_RNH.numel():
+        from cerebro_eeg.fast.triton import mlp
+
+        with torch.cuda.device_of(x_RNH):
+            mlp.gelu_backward[(programs, -(-hidden // BLOCK_H))](
+                x_RNH, d_out_RNH, d_x_RNH, sums_PH, rows, hidden, BLOCK_T=BLOCK_T, BLOCK_H=BLOCK_H, STEPS=STEPS
+            )
+    return d_x_RNH, sums_PH.sum(0)
+
+
+GLUON = ("3.6.", "3.7.")  # versions of Triton whose Gluon, still experimental, compiles gluon/mlp.py
 BLOCK_K = 64
 WIDEST = 1024  # values of a token, whose chunks are written out in Gluon's code
 
 
-class Tile(NamedTuple):
+class ProductTile(NamedTuple):
     """Of a product in Triton."""
 
     rows: int
@@ -29,11 +62,14 @@ class Tile(NamedTuple):
     stages: int
 
 
-UP, DOWN = Tile(128, 256, 8, 4), Tile(128, 128, 4, 3)  # the best of sweeps on an H200 (benchmarks/README.md)
+UP, DOWN = (
+    ProductTile(128, 256, 8, 4),
+    ProductTile(128, 128, 4, 3),
+)  # the best of sweeps on an H200 (benchmarks/README.md)
 
 
 class Form(NamedTuple):
-    """How a program of ``mlp_hopper.py`` is laid out."""
+    """How a program of ``gluon/mlp.py`` is laid out."""
 
     shared: bool
     """The weight is read along with the rows, for both consumers; else it stays on chip."""
@@ -142,20 +178,20 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
         )
 
 
-def down_backward(d_late_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_before_TH: Tensor) -> Tensor:
-    """Write (d_late W) times the slope; return sums of it over some tokens each, float32 (P, H)."""
+def down_backward(d_y_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_before_TH: Tensor) -> Tensor:
+    """Write (d_y W) times the slope; return sums of it over some tokens each, float32 (P, H)."""
     width, hidden = weight_DH.shape
-    tokens = len(d_late_TD)
-    of = by_gluon(d_late_TD, width, hidden)
-    with torch.cuda.device_of(d_late_TD):
+    tokens = len(d_y_TD)
+    of = by_gluon(d_y_TD, width, hidden)
+    with torch.cuda.device_of(d_y_TD):
         if of is not None:
             from cerebro_eeg.fast.gluon import mlp as mlp_hopper
 
-            slabs, workers = _programs(d_late_TD.device, tokens, hidden, of)
+            slabs, workers = _programs(d_y_TD.device, tokens, hidden, of)
             partial = -(-tokens // 128) * 2 if of.shared else workers * 64
             sums_PH = slope_TH.new_empty(partial, hidden, dtype=torch.float32)
             mlp_hopper.down_backward[(slabs * workers,)](
-                hopper.gluon_tiles(d_late_TD, 64, 64),
+                hopper.gluon_tiles(d_y_TD, 64, 64),
                 hopper.gluon_tiles(weight_DH, 64, of.columns),
                 hopper.gluon_tiles(slope_TH, 64, 64),
                 hopper.gluon_tiles(d_before_TH, 64, 64),
@@ -170,7 +206,7 @@ def down_backward(d_late_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_befo
         blocks = -(-tokens // DOWN.rows)
         sums_PH = slope_TH.new_empty(blocks, hidden, dtype=torch.float32)
         mlp_kernels.down_backward[(blocks * -(-hidden // DOWN.columns),)](
-            hopper.tiles(d_late_TD, DOWN.rows, BLOCK_K),
+            hopper.tiles(d_y_TD, DOWN.rows, BLOCK_K),
             hopper.tiles(weight_DH, BLOCK_K, DOWN.columns),
             hopper.tiles(slope_TH, DOWN.rows, DOWN.columns),
             hopper.tiles(d_before_TH, DOWN.rows, DOWN.columns),

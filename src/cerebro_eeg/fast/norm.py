@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.fast import half
+from cerebro_eeg.fast import eligible
 from cerebro_eeg.fast.operators import fake, last, operator
 
 MOST = 1024  # values of a token, all of which stay in registers
@@ -25,7 +25,7 @@ HELD = 1152  # values that a warp holds at once backward, of each of three input
 
 
 @dataclass(frozen=True)
-class Tile:
+class NormTile:
     """How one program is laid out: see ``norm_kernels.py``."""
 
     rows: int
@@ -44,7 +44,7 @@ class Tile:
 
 
 @functools.cache
-def tile(width: int, kind: Kind) -> Tile:
+def tile(width: int, kind: Kind) -> NormTile:
     """The rule: where there is little to read, or a lot to hold, few warps with several tokens, which read ahead.
 
     For 192, 576 and 768 columns the numbers were the best of sweeps on an H200 (forward 192 and 576).
@@ -52,13 +52,13 @@ def tile(width: int, kind: Kind) -> Tile:
     first = _power(max(1, width - 1))
     columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
     if kind == "alone":
-        return Tile(16, columns, 2, 3, 1056) if width <= 256 else Tile(2, columns, 1, 3, 1056)
+        return NormTile(16, columns, 2, 3, 1056) if width <= 256 else NormTile(2, columns, 1, 3, 1056)
     if kind == "forward":
-        return Tile(8, columns, 4, 1, 0) if width <= 256 else Tile(4, columns, 2, 1, 0)
+        return NormTile(8, columns, 4, 1, 0) if width <= 256 else NormTile(4, columns, 2, 1, 0)
     held = sum(columns)
     if held > HELD // 2:
-        return Tile(1, columns, 2, 3, 1056)
-    return Tile(min(16, _power(HELD // held)), columns, 1, 3, 2048 if held <= 256 else 1056)
+        return NormTile(1, columns, 2, 3, 1056)
+    return NormTile(min(16, _power(HELD // held)), columns, 1, 3, 2048 if held <= 256 else 1056)
 
 
 def _power(x: int) -> int:
@@ -66,80 +66,57 @@ def _power(x: int) -> int:
     return 1 << (x.bit_length() - 1)
 
 
-def suits(x: Tensor, late: Tensor, norm: nn.Module) -> bool:
-    """Whether the kernels are used: for tokens in half precision, and a plain norm with weight and bias."""
-    if not half.suits(x, norm, nn.LayerNorm) or not isinstance(norm, nn.LayerNorm):
+def can_fuse(x: Tensor, pending: Tensor, norm: nn.Module) -> bool:
+    """Return whether the kernels add and normalise: tokens in half precision, and a plain norm with weight and bias."""
+    if not eligible.half_on_cuda(x, norm, nn.LayerNorm) or not isinstance(norm, nn.LayerNorm):
         return False
     there = norm.weight is not None and norm.bias is not None
-    alike = x.dtype == late.dtype and x.shape == late.shape
-    return there and alike and x.dtype in half.DTYPES and x.shape[-1] <= MOST
+    alike = x.dtype == pending.dtype and x.shape == pending.shape
+    return there and alike and x.dtype in eligible.DTYPES and x.shape[-1] <= MOST
 
 
-class Late(NamedTuple):
-    """What has yet to be added to tokens: a branch, and the bias of the linear layer that it left without it."""
+class MissingBiases(NamedTuple):
+    """Biases that tokens still lack: that of the last linear layer, and the sum of those before it.
 
-    branch_RND: Tensor
-    bias_D: Tensor | None = None
-
-
-class Owed(NamedTuple):
-    """Biases alone that have yet to be added to tokens: of the last linear layer, and the sum of those before it."""
+    Only the CUDA inference runner (``inference_cuda.py``) has such tokens.
+    """
 
     bias_D: Tensor | None = None
     before_D: Tensor | None = None
 
-
-def joined(x_RND: Tensor, late: Late | Owed | None) -> Tensor:
-    """Tokens with what has yet to be added to them."""
-    if late is None:
-        return x_RND
-    if isinstance(late, Owed):
-        biases = [bias_D.float() for bias_D in late if bias_D is not None]
+    def added_to(self, x_RND: Tensor) -> Tensor:
+        """Return the tokens with their biases."""
+        biases = [bias_D.float() for bias_D in self if bias_D is not None]
         return x_RND + torch.stack(biases).sum(0).to(x_RND.dtype) if biases else x_RND
-    return x_RND + (late.branch_RND if late.bias_D is None else late.branch_RND + late.bias_D.to(x_RND.dtype))
-
-
-def add_norm(x_RND: Tensor, late: Late | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + late, and the norm of it; what somebody has put in a norm's place runs itself.
-
-    Also where nothing is late, so that autocast does not make torch compute the norm in float32; for a gradient x is
-    copied then, since those of itself and of its norm are added up in the norm's backward pass.
-    """
-    branch_RND, late_bias_D = (None, None) if late is None else late
-    alike_RND = x_RND if branch_RND is None else branch_RND
-    if not isinstance(norm, nn.LayerNorm) or not suits(x_RND, alike_RND, norm):
-        x_RND = joined(x_RND, late)
-        return x_RND, norm(x_RND)
-    keep = torch.is_grad_enabled()
-    total_RND, out_RND, _ = add_norm_op(x_RND, branch_RND, norm.weight, norm.bias, norm.eps, keep, late_bias_D)
-    return x_RND if branch_RND is None and not keep else total_RND, out_RND
 
 
 @operator("cerebro_eeg::add_norm")
 def add_norm_op(
     x_RND: Tensor,
-    late_RND: Tensor | None,
+    pending_RND: Tensor | None,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
     keep: bool,
-    late_bias_D: Tensor | None,
+    pending_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + late + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N).
+    """x + pending + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N).
 
     The sum is empty where it would be x itself, without a gradient.
     """
     x_RND = x_RND.contiguous()
-    late = Owed() if late_RND is None else Late(late_RND.contiguous(), late_bias_D)
-    out_RND, total_RND, kept_2RN = _results(x_RND, late_RND, keep)
-    wanted_RND, wanted_2RN = total_RND if late_RND is not None or keep else None, kept_2RN if keep else None
-    run_add_norm(x_RND, late, weight_D, bias_D, eps, out_RND, wanted_RND, wanted_2RN)
+    pending_RND = None if pending_RND is None else pending_RND.contiguous()
+    out_RND, total_RND, kept_2RN = _results(x_RND, pending_RND, keep)
+    wanted_RND, wanted_2RN = total_RND if pending_RND is not None or keep else None, kept_2RN if keep else None
+    missing = MissingBiases(None if pending_RND is None else pending_bias_D)
+    run_add_norm(x_RND, pending_RND, missing, weight_D, bias_D, eps, out_RND, wanted_RND, wanted_2RN)
     return total_RND, out_RND, kept_2RN
 
 
 def run_add_norm(
     x_RND: Tensor,
-    late: Late | Owed,
+    pending_RND: Tensor | None,
+    missing: MissingBiases,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
@@ -147,33 +124,32 @@ def run_add_norm(
     total_RND: Tensor | None,
     kept_2RN: Tensor | None = None,
 ) -> Tensor | None:
-    """Write the norm of a sum, and the sum and what is to be kept where there are places for it.
+    """Write the norm of a sum and, where the caller has room for them, the sum and the statistics of a gradient.
 
-    Tokens lie in one piece; the norm may have another precision. Without a place for the sum, which only biases may
-    make, returns what x lacks from now on: all of them together.
+    Tokens are contiguous; the norm may have another precision. Without room for the sum, which then consists of ``x``
+    and biases only, return all biases together: ``x`` lacks them from now on.
     """
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
-    late_RND, before_D = (late.branch_RND, None) if isinstance(late, Late) else (None, late.before_D)
-    both = late.bias_D is not None and before_D is not None
-    owed_D = weight_D.new_empty(width, dtype=torch.float32) if both else None
+    both = missing.bias_D is not None and missing.before_D is not None
+    lacking_D = weight_D.new_empty(width, dtype=torch.float32) if both else None
     if rows:
         from cerebro_eeg.fast.triton import norm as norm_kernels
 
-        t = tile(width, "forward" if late_RND is not None else "alone")
+        t = tile(width, "forward" if pending_RND is not None else "alone")
         steps = t.steps(rows)
         weight_D = weight_D.contiguous()
         with torch.cuda.device_of(x_RND):
             norm_kernels.forward[(-(-rows // (t.rows * steps)),)](
                 x_RND,
-                x_RND if late_RND is None else late_RND,
-                weight_D if late.bias_D is None else late.bias_D.contiguous(),
-                weight_D if before_D is None else before_D.contiguous(),
+                x_RND if pending_RND is None else pending_RND,
+                weight_D if missing.bias_D is None else missing.bias_D.contiguous(),
+                weight_D if missing.before_D is None else missing.before_D.contiguous(),
                 weight_D,
                 bias_D.contiguous(),
                 x_RND if total_RND is None else total_RND,
                 out_RND,
-                weight_D if owed_D is None else owed_D,
+                weight_D if lacking_D is None else lacking_D,
                 x_RND if kept_2RN is None else kept_2RN,  # something to point to
                 rows,
                 steps,
@@ -182,43 +158,44 @@ def run_add_norm(
                 BLOCK_A=t.columns[0],
                 BLOCK_B=t.columns[1],
                 BLOCK_T=t.rows,
-                LATE=late_RND is not None,
-                BIAS=late.bias_D is not None,
-                BEFORE=before_D is not None,
+                PENDING=pending_RND is not None,
+                BIAS=missing.bias_D is not None,
+                BEFORE=missing.before_D is not None,
                 TOTAL=total_RND is not None,
                 KEEP=kept_2RN is not None,
                 STAGES=t.stages,
                 num_warps=t.warps,
             )
-    return owed_D if both else before_D if late.bias_D is None else late.bias_D
+    return lacking_D if both else missing.before_D if missing.bias_D is None else missing.bias_D
 
 
-def _results(x_RND: Tensor, late_RND: Tensor | None, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _results(x_RND: Tensor, pending_RND: Tensor | None, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Room for the norm, for the sum and for what is kept."""
     out_RND = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
-    total_RND = torch.empty_like(out_RND) if late_RND is not None or keep else x_RND.new_empty(0)
+    total_RND = torch.empty_like(out_RND) if pending_RND is not None or keep else x_RND.new_empty(0)
     return out_RND, total_RND, x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
 
 
 @fake(add_norm_op)
 def _(
     x_RND: Tensor,
-    late_RND: Tensor | None,
+    pending_RND: Tensor | None,
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
     keep: bool,
-    late_bias_D: Tensor | None,
+    pending_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    out_RND, total_RND, kept_2RN = _results(x_RND, late_RND, keep)
+    out_RND, total_RND, kept_2RN = _results(x_RND, pending_RND, keep)
     return total_RND, out_RND, kept_2RN
 
 
 @operator("cerebro_eeg::add_norm_backward")
 def add_norm_backward(
-    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
+    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, pending: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of either summand, and in float32 (2, D) of weight and bias, or (3, D) with that of late's bias.
+    """Return the gradient of either summand, and in float32 (2, D) those of weight and bias, or (3, D) with the pending
+    bias.
 
     ``d_total_RND`` is None where nobody uses the sum itself: behind the last norm.
     """
@@ -229,7 +206,7 @@ def add_norm_backward(
     t = tile(width, "backward")
     steps = t.steps(rows)
     programs = -(-rows // (t.rows * steps))
-    sums_PSD = total_RND.new_empty(programs, 3 if late else 2, width, dtype=torch.float32)
+    sums_PSD = total_RND.new_empty(programs, 3 if pending else 2, width, dtype=torch.float32)
     if rows:
         from cerebro_eeg.fast.triton import norm as norm_kernels
 
@@ -249,7 +226,7 @@ def add_norm_backward(
                 BLOCK_B=t.columns[1],
                 BLOCK_T=t.rows,
                 TOTAL=d_total_RND is not None,
-                LATE=late,
+                PENDING=pending,
                 STAGES=t.stages,
                 num_warps=t.warps,
             )
@@ -258,9 +235,9 @@ def add_norm_backward(
 
 @fake(add_norm_backward)
 def _(
-    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, late: bool
+    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, pending: bool
 ) -> tuple[Tensor, Tensor]:
-    sums_SD = total_RND.new_empty(3 if late else 2, total_RND.shape[-1], dtype=torch.float32)
+    sums_SD = total_RND.new_empty(3 if pending else 2, total_RND.shape[-1], dtype=torch.float32)
     return torch.empty_like(total_RND), sums_SD
 
 
@@ -268,19 +245,19 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     total_RND, _, kept_2RN = output
     ctx.set_materialize_grads(False)  # no zeros for a sum that nobody uses
     ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
-    ctx.late_dtype = None if inputs[6] is None else inputs[6].dtype
+    ctx.bias_dtype = None if inputs[6] is None else inputs[6].dtype
 
 
 def _gradient(
     ctx: Any, d_total_RND: Tensor | None, d_out_RND: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    late: bool = ctx.needs_input_grad[6]
+    pending: bool = ctx.needs_input_grad[6]
     total_RND, weight_D, kept_2RN = ctx.saved_tensors
     d_out_RND = torch.zeros_like(total_RND) if d_out_RND is None else d_out_RND
-    d_x_RND, sums_SD = last(*add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, late))
-    d_late_RND = d_x_RND if ctx.needs_input_grad[1] else None
-    d_late_bias_D = sums_SD[2].to(ctx.late_dtype) if late else None
-    return d_x_RND, d_late_RND, sums_SD[0], sums_SD[1], None, None, d_late_bias_D
+    d_x_RND, sums_SD = last(*add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, pending))
+    d_pending_RND = d_x_RND if ctx.needs_input_grad[1] else None
+    d_pending_bias_D = sums_SD[2].to(ctx.bias_dtype) if pending else None
+    return d_x_RND, d_pending_RND, sums_SD[0], sums_SD[1], None, None, d_pending_bias_D
 
 
 torch.library.register_autograd(add_norm_op, _gradient, setup_context=_keep)

@@ -53,5 +53,5 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
         raise InputError(
-            'our kernels have no second derivative; use --kernels stock, or cerebro_eeg.fast.attention.choose("stock")'
+            'our kernels have no second derivative; use --kernels stock, or cerebro_eeg.fast.choose("stock")'
         )

@@ -2,45 +2,43 @@
 
 Tokens come as (R, N, D): the rows of all windows, N tokens each. Along time a row is a sequence of its own. Across
 channels, and over all tokens, the rows of a window belong together, which is what the layout knows. To add a kind,
-write its class and name it in ``KINDS``. On CUDA short axes may take kernels of their own (``short_axis.py`` has the
-rule); the rest takes torch's.
+write its class and name it in ``KINDS``. ``fast`` takes over where it has faster code; the formulas here are the
+reference.
 
 Legend: **R** rows, **B** windows, **C** rows of a window, **N** tokens of a row, **D** width, **H** heads, **E**
 head dimension, **S** length of the attended axis, **P** sequences attended at once.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cerebro_eeg import fast
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import AttentionKind, ModelConfig
-from cerebro_eeg.fast import attention as short_axis
-from cerebro_eeg.fast import attention_cpu, half, narrow
-from cerebro_eeg.fast.cpu import linear
 
 Axis = Literal["channels", "time", "all"]
 
-# CUDA kernels of torch fail beyond 65,535 sequences, and the flash backward from about 21,800 on (docs/paper.md).
-MOST_SEQUENCES = 16_384
-
 
 class Attention(nn.Module):
-    """What all kinds are: tokens are mixed, and a linear layer projects what comes of it."""
+    """The base of all kinds: tokens are mixed, and a linear layer projects the mixture."""
 
     out: nn.Linear
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        """``keys_RN`` marks the tokens that may be looked at; None for all but the pads."""
-        return linear(self.out, self.mixed(x_RND, layout, keys_RN))
+        """Return the attended tokens. ``keys_RN`` marks those that may be looked at; None for all but the pads."""
+        return fast.linear(self.out, self.mixed(x_RND, layout, keys_RN))
+
+    def unbiased(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
+        """Return the same without the bias of the projection, which the norm behind it then adds."""
+        mixed_RND = self.mixed(x_RND, layout, keys_RN)
+        return functional.linear(mixed_RND, self.out.weight.to(mixed_RND.dtype))
 
     def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        """The tokens before the projection, (R, N, D)."""
+        """Return the tokens before the projection, (R, N, D)."""
         raise NotImplementedError
 
 
@@ -55,7 +53,7 @@ class AxisAttention(Attention):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        return attend(narrow.linear(self.qkv, x_RND), layout, self.axis, self.heads, keys_RN)
+        return attend(fast.linear(self.qkv, x_RND, fused_gradient=True), layout, self.axis, self.heads, keys_RN)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}, heads={self.heads}"
@@ -72,8 +70,10 @@ class TwoAxisAttention(Attention):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        channels_RND = attend(narrow.linear(self.qkv, x_RND), layout, "channels", self.heads, keys_RN)
-        time_RND = attend(narrow.linear(self.qkv_time, x_RND), layout, "time", self.heads, keys_RN)
+        channels_RND = attend(
+            fast.linear(self.qkv, x_RND, fused_gradient=True), layout, "channels", self.heads, keys_RN
+        )
+        time_RND = attend(fast.linear(self.qkv_time, x_RND, fused_gradient=True), layout, "time", self.heads, keys_RN)
         return (channels_RND + time_RND) / 2
 
 
@@ -91,7 +91,9 @@ class BottleneckAttention(Attention):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
     def mixed(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None) -> Tensor:
-        q_RNHE, k_RNHE, v_RNHE = narrow.linear(self.qkv, x_RND).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q_RNHE, k_RNHE, v_RNHE = (
+            fast.linear(self.qkv, x_RND, fused_gradient=True).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        )
         keep_RN = torch.ones(x_RND.shape[:2], dtype=torch.bool, device=x_RND.device) if keys_RN is None else keys_RN
         if layout.real_R is not None:
             keep_RN = keep_RN & layout.real_R[:, None]
@@ -115,6 +117,8 @@ def make_alternating(config: ModelConfig, layer: int) -> Attention:
     return AxisAttention(config, "channels" if odd == (config.first_axis == "channels") else "time")
 
 
+ATTENTIONS: tuple[type[Attention], ...] = AxisAttention, TwoAxisAttention, BottleneckAttention
+
 # An attention kind is a function of the config and of the layer's number, counted from 1.
 KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], Attention]] = {
     "alternating": make_alternating,
@@ -124,24 +128,12 @@ KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], Attention]] = {
 }
 
 
-def comes_apart(attention: Attention) -> bool:
-    """Whether nobody has replaced or watches attention or its projection: then the projection may be left to others."""
-    kind = type(attention)
-    if kind not in (AxisAttention, TwoAxisAttention, BottleneckAttention) or not half.is_plain(attention, kind):
-        return False
-    return half.is_plain(attention.out, nn.Linear)
-
-
 def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Tensor | None = None) -> Tensor:
-    """Multi-head attention along ``axis`` with packed q, k, v of width 3 D; gives (R, N, D)."""
+    """Return multi-head attention along ``axis`` with packed q, k, v of width 3 D, as (R, N, D)."""
+    found_RND = fast.attend(qkv_RND, layout, axis, heads, keys_RN)
+    if found_RND is not None:
+        return found_RND
     tokens = qkv_RND.shape[1]
-    length = tokens if axis == "time" else layout.width
-    if axis != "all" and short_axis.suits(qkv_RND, heads, length):
-        first_B = first_rows(layout) if axis == "channels" else None
-        return short_axis.attend(qkv_RND, heads, axis == "channels", layout.width, first_B, layout.real_R, keys_RN)
-    unmasked = keys_RN is None and (axis == "time" or (axis == "channels" and layout.present_BC is None))
-    if unmasked and short_axis.ours_for_attention() and attention_cpu.suits(qkv_RND, heads, length):
-        return attention_cpu.attend(qkv_RND, heads, axis == "channels", layout.width)
     qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
     if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)
@@ -160,46 +152,14 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
 
 
 def scaled_dot_product(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, keep_PS: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(E)) v for each sequence and head; zeros where a sequence has no key to look at."""
-    if q_PHSE.shape[0] > most_sequences(q_PHSE.device):
-        return torch.cat(
-            [
-                scaled_dot_product(q_PHSE[p], k_PHSE[p], v_PHSV[p], None if keep_PS is None else keep_PS[p])
-                for p in _parts(q_PHSE.shape[0], most_sequences(q_PHSE.device))
-            ]
-        )
+    """Return softmax(q k / sqrt(E)) v for each sequence and head; zeros where a sequence has no key to look at."""
     if keep_PS is None:
-        return functional.scaled_dot_product_attention(q_PHSE, k_PHSE, v_PHSV)
-    # A softmax over nothing is 0/0, in the forward pass or the backward, depending on the kernel: look at everything
-    # instead and throw the result away.
+        return fast.sdpa(q_PHSE, k_PHSE, v_PHSV)
+    # A softmax over nothing is 0/0, in the forward pass or the backward, depending on the kernel. So look at
+    # everything instead and throw the result away: zeros with a zero gradient.
     some_P1 = keep_PS.any(1, keepdim=True)
-    mask_P11S = (keep_PS | ~some_P1)[:, None, None]
-    with _masked_kernels(q_PHSE):
-        out = functional.scaled_dot_product_attention(q_PHSE, k_PHSE, v_PHSV, attn_mask=mask_P11S)
+    out = fast.sdpa(q_PHSE, k_PHSE, v_PHSV, (keep_PS | ~some_P1)[:, None, None])
     return out.masked_fill(~some_P1[:, :, None, None], 0)
-
-
-def most_sequences(device: torch.device) -> int:
-    """How many sequences one call of the stock kernels may get."""
-    return MOST_SEQUENCES if device.type == "cuda" else 2**31
-
-
-def _parts(total: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, total, size)]
-
-
-def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Keep cuDNN out: its masked backward, the default on Hopper, gives NaN without a word (pytorch #196678)."""
-    if not q.is_cuda:
-        return contextlib.nullcontext()
-    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-
-
-def first_rows(layout: Layout) -> Tensor | None:
-    """(B + 1,) the first row of each ragged window, and the number of rows; None where all windows are equally wide."""
-    if layout.slot_R is None or layout.present_BC is None:
-        return None
-    return functional.pad(layout.present_BC.sum(1).cumsum(0), (1, 0))
 
 
 def _keys(layout: Layout, keys_RN: Tensor | None, tokens: int) -> Tensor | None:

@@ -22,11 +22,10 @@ from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
-from cerebro_eeg.fast.graph import Output
 from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
-from cerebro_eeg.model.live import Captured, Precision
+from cerebro_eeg.model.live import Captured, Output, Precision
 
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]

@@ -4,25 +4,19 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 **B** windows, **K** blocks.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from cerebro_eeg import fast
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import ModelConfig, Preset, model_config
-from cerebro_eeg.fast import cpu, half, mlp
-from cerebro_eeg.fast.compile import Parted
-from cerebro_eeg.fast.inference_cpu import LeanBlock, Part, Step, lean
-from cerebro_eeg.fast.inference_cuda import Grid, LeanHalf, finish, lean_half, make_grid
-from cerebro_eeg.fast.norm import Late, Owed, add_norm, joined, suits
-from cerebro_eeg.model.attention import KINDS, comes_apart
+from cerebro_eeg.fast import BlockParts, Compilable, Residual
+from cerebro_eeg.model.attention import ATTENTIONS, KINDS, AxisAttention, attend
 from cerebro_eeg.model.patches import Patches, make_patches
 from cerebro_eeg.schema import require
 
@@ -45,7 +39,7 @@ class Tokens:
 
 
 class Mlp(nn.Module):
-    """The feed-forward part of a block."""
+    """The feed-forward part of a block: ``down(gelu(up(x)))``."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -53,14 +47,28 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return mlp.mlp(x, self.up, self.down)
+        return fast.mlp(x, self.up, self.down)
+
+    def unbiased(self, x: Tensor) -> Tensor:
+        """Return the same without the bias of ``down``, which the norm behind it then adds."""
+        return fast.mlp(x, self.up, self.down, bias=False)
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with a residual connection and a LayerNorm.
+    """A Transformer block: attention and MLP, each with a residual connection and a LayerNorm.
 
-    With pre-norm a block leaves its last addition to the one after it: there it is one pass over memory with the norm,
-    also where every block is compiled on its own.
+    With pre-norm, the default::
+
+        x = x + attention(norm1(x))
+        x = x + mlp(norm2(x))
+
+    With post-norm::
+
+        x = norm1(x + attention(x))
+        x = norm2(x + mlp(x))
+
+    With pre-norm each addition waits for the norm behind it, the last one for the next block's: ``fast.Residual`` adds
+    and normalises in one pass. So a block takes and returns a ``Residual``, whose ``total()`` is the textbook's ``x``.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -72,109 +80,65 @@ class Block(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(
-        self,
-        x_RND: Tensor,
-        late: Late | None,
-        layout: Layout,
-        keys_RN: Tensor | None = None,
-        keep_2B: Tensor | None = None,
-    ) -> tuple[Tensor, Late | None]:
-        """Tokens, and what has yet to be added to them, as they came in and as they go out.
-
-        ``keys_RN``: tokens that may be looked at. ``keep_2B``: what drop path multiplies the two branches with.
-        """
+        self, stream: Residual, layout: Layout, keys_RN: Tensor | None = None, keep_2B: Tensor | None = None
+    ) -> Residual:
+        """Run the block. ``keys_RN`` marks tokens that may be looked at, ``keep_2B`` has drop path's two factors."""
         if not self.pre:
+            x_RND = stream.total()
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
-            return self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)), None
-        x_RND, y_RND = add_norm(x_RND, late, self.norm1)
-        x_RND, y_RND = self._between(x_RND, y_RND, layout, keys_RN, keep_2B)
-        return x_RND, self._last(y_RND, layout, keep_2B)
+            return Residual(self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)))
+        stream, y_RND = stream.norm(self.norm1)
+        stream = self._plus_attention(stream, y_RND, layout, keys_RN, keep_2B)
+        stream, y_RND = stream.norm(self.norm2)
+        return self._plus_mlp(stream, y_RND, layout, keep_2B)
 
-    def _between(
-        self, x_RND: Tensor, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """x + attention of y, and the second norm of it; apart, so that nothing else of it lives as long as the MLP."""
-        if keep_2B is not None or layout.real_R is not None or not self._leaves_bias(x_RND):
-            return add_norm(x_RND, Late(self._attended(y_RND, layout, keys_RN, keep_2B)), self.norm2)
-        out, mixed_RND = self.attention.out, self.attention.mixed(y_RND, layout, keys_RN)
-        late_RND = functional.linear(mixed_RND.to(x_RND.dtype), out.weight.to(x_RND.dtype))
-        return add_norm(x_RND, Late(late_RND, out.bias), self.norm2)
+    def _plus_attention(
+        self, stream: Residual, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
+    ) -> Residual:
+        """Add attention's output; its last bias apart where ``norm2`` adds that, and nothing comes between the two."""
+        attention, direct = self.attention, keep_2B is None and layout.real_R is None
+        if direct and stream.norm_adds_bias(self.norm2, attention, ATTENTIONS, attention.out):
+            return stream.plus(attention.unbiased(y_RND, layout, keys_RN), attention.out.bias)
+        return stream.plus(self._attended(y_RND, layout, keys_RN, keep_2B))
 
-    def _last(self, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Late:
-        """What the MLP adds. The norm behind it is the next block's and takes the bias as the second norm does."""
-        if keep_2B is not None or not self._lends_bias(y_RND):
-            return Late(_scaled(self.mlp(y_RND), layout, keep_2B, 1))
-        return Late(mlp.without_bias(y_RND, self.mlp.up, self.mlp.down), self.mlp.down.bias)
+    def _plus_mlp(self, stream: Residual, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Residual:
+        """Add the MLP's output; its last bias apart where the norm of the next block adds that."""
+        mlp = self.mlp
+        if keep_2B is None and fast.next_block_adds_bias(y_RND, (self, Block), (mlp, Mlp), mlp.up, mlp.down):
+            return stream.plus(mlp.unbiased(y_RND), mlp.down.bias)
+        return stream.plus(_scaled(mlp(y_RND), layout, keep_2B, 1))
 
     def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
         return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
 
-    def _leaves_bias(self, x_RND: Tensor) -> bool:
-        """Whether the norm behind attention takes its output without the bias: it sums up that gradient on the way."""
-        as_product = half.dtype_of(x_RND) == x_RND.dtype  # what comes from attention is then like x
-        return as_product and suits(x_RND, x_RND, self.norm2) and comes_apart(self.attention)
-
-    def _lends_bias(self, y_RND: Tensor) -> bool:
-        """Whether the MLP's bias may be used behind this block.
-
-        Not where somebody may move weights to and fro: shards and offloaded ones live no longer than their block's
-        call. They watch the block, are subclasses of it or put another forward in place.
-        """
-        if type(self) is not Block or "forward" in self.__dict__ or cpu.watched(self):
-            return False
-        whole = half.is_plain(self.mlp, Mlp) and half.dtype_of(y_RND) == y_RND.dtype
-        return whole and mlp.suits(y_RND, self.mlp.up, self.mlp.down)
+    def parts(self) -> BlockParts | None:
+        """Return the layers for ``fast.run_blocks``; None for post-norm and other kinds of attention or MLP."""
+        attention, mlp = self.attention, self.mlp
+        if not self.pre or not isinstance(attention, AxisAttention) or not isinstance(mlp, Mlp):
+            return None
+        owners = (self, Block), (attention, AxisAttention), (mlp, Mlp)
+        along = attend, attention.axis, attention.heads
+        return BlockParts(owners, self.norm1, attention.qkv, *along, attention.out, self.norm2, mlp.up, mlp.down)
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
+    """Return a branch times drop path's factor of its window."""
     if keep_2B is None:
         return branch_RND
     return branch_RND * layout.per_row(keep_2B[part]).to(branch_RND.dtype)[:, None, None]
 
 
 def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
-    """The outputs of padded queries are zero."""
+    """Return the tokens with zeros in padded rows."""
     return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
-_compiled: WeakSet[object] = WeakSet()
-"""What ``compile_parts`` has made of blocks."""
-
-
-def _lean(block: nn.Module) -> LeanBlock | None:
-    """The block without its modules, for the CPU; None where it is not simply what this file makes."""
-    parts = _parts_of(block) if cpu.is_untouched(block, Block) else None
-    return None if parts is None else lean(*parts)
-
-
-def _lean_half(block: Step, grid: Grid) -> LeanHalf | None:
-    """The same for CUDA, in half precision; nobody but :meth:`Stack.compile_parts` may have compiled the block."""
-    if type(block) is not Block or "forward" in block.__dict__ or cpu.watched(block):
-        return None
-    if block._backward_hooks or block._backward_pre_hooks:
-        return None
-    compiled = block.__dict__.get("_compiled_call_impl")
-    parts = _parts_of(block) if compiled is None or compiled in _compiled else None
-    return None if parts is None else lean_half(grid, *parts)
-
-
-def _parts_of(block: Block) -> tuple[Part, Part, Part, Part, Part] | None:
-    """Norm, attention, norm and linear layers of a block with pre-norm whose MLP nobody has touched."""
-    parts = block._modules
-    last = parts["mlp"]
-    if not block.pre or not half.is_bare(last, Mlp):
-        return None
-    return parts["norm1"], parts["attention"], parts["norm2"], last._modules["up"], last._modules["down"]
-
-
-class Stack(Parted):
+class Stack(Compilable):
     """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder.
 
-    Drop path is decided here, for all blocks at once, so that a block is a function of tensors alone: it compiles once
-    for all of them, and computing it again (gradient checkpointing) gives the same.
+    Drop path is decided here, for all blocks at once, so that a block is a function of tensors alone. It then compiles
+    once for all of them, and gradient checkpointing computes the same again.
     """
-
-    parts: tuple[str, ...] = ("finish",)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -184,7 +148,7 @@ class Stack(Parted):
         self.drop_path = (0.0,) * config.depth
         self.recompute = False
         """Compute blocks again in the backward pass instead of keeping what they need for it."""
-        self.wide = False
+        self.float32_residual = False
         """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
 
     def run(
@@ -195,100 +159,43 @@ class Stack(Parted):
         noise_K2B: Tensor | None = None,
         layer: int | None = None,
         carried: bool = False,
+        own: bool = False,
     ) -> Tensor:
         """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block.
 
-        ``noise_K2B`` are the uniform numbers that drop path compares with its rates; drawn here when it needs some.
-        Where a linear layer comes next, tokens may be ``carried`` to it in the precision they have between blocks.
+        ``noise_K2B`` are the uniform numbers that drop path compares with its rates; without them they are drawn. With
+        ``carried`` tokens come out in the precision that they have between blocks, else in that of the weights. With
+        ``own`` the caller hands the tokens over, and they may be overwritten.
         """
-        tokens = [x_RND]
-        del x_RND
-        return self._run(tokens, layout, keys_RN, noise_K2B, layer, carried)
-
-    def _run(
-        self,
-        tokens: list[Tensor],
-        layout: Layout,
-        keys_RN: Tensor | None = None,
-        noise_K2B: Tensor | None = None,
-        layer: int | None = None,
-        carried: bool = False,
-    ) -> Tensor:
-        """The same for tokens in a list, which is emptied: what a caller holds lives as long as all blocks run."""
-        x_RND = tokens.pop()
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
-        x_RND = x_RND.to(self.dtype) if self.wide else x_RND
+        x_RND = x_RND.to(self.dtype) if self.float32_residual else x_RND
         blocks = list(self.blocks)[:layer]
-        whole = keys_RN is None and keep_K2B is None
-        if whole and cpu.suits(x_RND) and not cpu.watched(self):
-            steps = [_lean(block) or block for block in blocks]
-            return cpu.by_pieces(lambda piece_RND, its: self._through(steps, [piece_RND], its), x_RND, layout)
-        grid = make_grid(x_RND, layout) if whole else None
-        tokens.append(x_RND)
-        del x_RND
-        return self._through(blocks, tokens, layout, keys_RN, keep_K2B, carried, grid)
-
-    def _through(
-        self,
-        blocks: Sequence[Step],
-        tokens: list[Tensor],
-        layout: Layout,
-        keys_RN: Tensor | None = None,
-        keep_K2B: Tensor | None = None,
-        carried: bool = False,
-        grid: Grid | None = None,
-    ) -> Tensor:
-        """Takes the tokens out of the list, too.
-
-        With a ``grid`` blocks that are simply what this file makes run without their modules. What one of them has made
-        nobody else has seen, and the next one overwrites it; anything else may be held by somebody and stays.
-        """
-        x_RND = tokens.pop()
-        late: Late | Owed | None = None
-        for i, block in enumerate(blocks):
-            bare = None
-            if grid is not None and (isinstance(late, Owed) or grid.takes(x_RND, late)):
-                bare = _lean_half(block, grid)
-            if bare is not None:
-                x_RND, late = bare(x_RND, late)
-                continue
-            if isinstance(late, Owed):
-                x_RND, late = joined(x_RND, late), None
-            keep_2B = None if keep_K2B is None else keep_K2B[i]
-            if self.recompute and torch.is_grad_enabled():
-                x_RND, late = checkpoint(block, x_RND, late, layout, keys_RN, keep_2B, use_reentrant=False)
-            else:
-                x_RND, late = block(x_RND, late, layout, keys_RN, keep_2B)
         last = len(blocks) == len(self.blocks)
-        if isinstance(late, Owed):
+        if keys_RN is None and keep_K2B is None:
             dtype = x_RND.dtype if carried else self.dtype
-            done_RND = finish(grid, x_RND, late, self.norm, dtype) if grid is not None and last else None
+            done_RND = fast.run_blocks(blocks, self.norm if last else None, x_RND, layout, dtype, own)
             if done_RND is not None:
                 return done_RND
-            x_RND, late = joined(x_RND, late), None
-        return self.finish(x_RND, late, layout, last, carried)
+        stream = Residual(x_RND)
+        del x_RND  # the first tokens are free when the second block runs
+        for i, block in enumerate(blocks):
+            keep_2B = None if keep_K2B is None else keep_K2B[i]
+            if self.recompute and torch.is_grad_enabled():
+                stream = checkpoint(block, stream, layout, keys_RN, keep_2B, use_reentrant=False)
+            else:
+                stream = block(stream, layout, keys_RN, keep_2B)
+        return self.finish(stream, layout, last, carried)
 
-    def finish(self, x_RND: Tensor, late: Late | None, layout: Layout, last: bool, carried: bool) -> Tensor:
-        """What comes after the blocks: their last addition, the last norm behind all of them, and no pads.
-
-        Tokens come out in the precision of the weights, or as they were ``carried``.
-        """
-        dtype = x_RND.dtype if carried else self.dtype
-        x_RND = add_norm(x_RND, late, self.norm)[1] if last else joined(x_RND, late)
+    def finish(self, stream: Residual, layout: Layout, last: bool, carried: bool) -> Tensor:
+        """Add the last branch, apply the last norm behind all blocks, and set pads to zero."""
+        dtype = stream.x_RND.dtype if carried else self.dtype
+        x_RND = stream.norm(self.norm)[1] if last else stream.total()
         return _without_pads(x_RND, layout).to(dtype)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, whatever became of single layers."""
+        """The precision of the weights: that of the first parameter, whatever single layers have become."""
         return next(self.parameters()).dtype
-
-    def compile_parts(self, dynamic: bool | None = True) -> None:
-        """The blocks, too."""
-        super().compile_parts(dynamic)
-        for block in self.blocks:
-            block.compile(dynamic=dynamic)
-            if "_compiled_call_impl" in block.__dict__:  # not in that of a wrapper
-                _compiled.add(block._compiled_call_impl)
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
         """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
@@ -310,8 +217,6 @@ class Stack(Parted):
 class Encoder(Stack):
     """CEReBrO's encoder, without an objective and without a head."""
 
-    parts: tuple[str, ...] = ("finish", "tokens")
-
     def __init__(self, config: ModelConfig | Preset | str) -> None:
         config = model_config(config)
         super().__init__(config)
@@ -325,8 +230,6 @@ class Encoder(Stack):
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
-        if config.patches.kind == "waveform":  # torch does not compile complex numbers
-            self.parts = (*self.parts, "cut")
         start_linear_layers(self)
         start_tables(self)
 
@@ -337,46 +240,36 @@ class Encoder(Stack):
         noise_K2B: Tensor | None = None,
         layer: int | None = None,
     ) -> Tokens:
-        """Tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
+        """Return the tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
+        x_RND, layout = self._start(batch, masked_RN)
+        return Tokens(self.run(x_RND, layout, None, noise_K2B, layer, own=True), layout)
+
+    def _start(self, batch: Batch, masked_RN: Tensor | None) -> tuple[Tensor, Layout]:
+        """Return the first tokens and their layout; the patches are free when this returns."""
         patches = self.cut(batch)
-        tokens, layout = [self.tokens(patches, masked_RN)], patches.layout
-        del patches  # neither they nor the first tokens live as long as the blocks run
-        return Tokens(self._run(tokens, layout, None, noise_K2B, layer), layout)
+        return self.tokens(patches, masked_RN), patches.layout
 
     def cut(self, batch: Batch) -> Patches:
-        """Normalised patches of a batch."""
-        self.settle(batch.signal_RT, 1)
+        """Return the normalised patches of a batch."""
         return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
-        """Embedded patches with position and electrode; [MASK] and [PAD] replace the patch, not its place."""
-        self.settle(patches.values_RNL, 1, 2)
+        """Return embedded patches plus position and electrode; [MASK] and [PAD] replace the patch, not its place."""
         x_RND, dtype = self._embedded(patches.values_RNL.to(self.dtype), masked_RN)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:
             x_RND = x_RND + self.amplitude(patches.loudness_R[:, None].to(self.dtype))[:, None]
-        return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.wide else x_RND
+        return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.float32_residual else x_RND
 
     def _embedded(self, values_RNL: Tensor, masked_RN: Tensor | None) -> tuple[Tensor, torch.dtype]:
-        """The first layer's product, with [MASK] in place of what is hidden, and the precision of the product.
-
-        Compiled in mixed precision, zeros go into the product for hidden patches: its gradient then needs no copy with
-        zeros. Bias and [MASK] are there once for each position, so that one pass sums up both and the positions.
-        """
-        if masked_RN is not None and torch.compiler.is_compiling() and self._is_mixed(values_RNL):
-            hidden_RN1, tokens = masked_RN[..., None], masked_RN.shape[1]
-            x_RND = functional.linear(values_RNL.masked_fill(hidden_RN1, 0), self.embed.weight)
-            bias_D = torch.zeros_like(self.mask_token) if self.embed.bias is None else self.embed.bias
-            instead_RND = torch.where(hidden_RN1, self.mask_token.expand(tokens, -1), bias_D.expand(tokens, -1))
-            return x_RND + instead_RND, x_RND.dtype
-        x_RND = cpu.linear(self.embed, values_RNL)
+        """Return the first layer's product with [MASK] in place of masked patches, and the product's precision."""
+        found = fast.masked_linear(self.embed, values_RNL, masked_RN, self.mask_token)
+        if found is not None:
+            return found
+        x_RND = fast.linear(self.embed, values_RNL)
         if masked_RN is not None:
             x_RND = torch.where(masked_RN[..., None], self.mask_token.to(x_RND.dtype), x_RND)
         return x_RND, x_RND.dtype
-
-    def _is_mixed(self, values_RNL: Tensor) -> bool:
-        """Whether the first layer computes in half precision what is added to it in float32."""
-        return self.dtype == torch.float32 and half.suits(values_RNL, self.embed, nn.Linear)
 
     def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:
         """The [PAD] token in every padded row."""
@@ -387,28 +280,11 @@ class Encoder(Stack):
     def place(self, patches: Patches) -> Tensor:
         """What is added to a token for where it is and from which electrode."""
         position_ND = resize_positions(self.positions, patches.values_RNL.shape[1], self.config.patches.bands)
-        row_RD = electrode_rows(self.electrodes, patches.channels_R2)
+        # A channel's electrode minus the electrode subtracted from it; row 0, zero, where there is none.
+        row_RD = fast.row_difference(self.electrodes, patches.channels_R2)
         if self.phase is not None and patches.phase_R is not None:
             row_RD = row_RD + self.phase * patches.phase_R[:, None]
         return position_ND + row_RD[:, None]
-
-
-def electrode_rows(table_VD: Tensor, channels_R2: Tensor) -> Tensor:
-    """The row of each channel's electrode, minus that of the electrode subtracted from it; row 0 is nobody's."""
-    if not torch.are_deterministic_algorithms_enabled():
-        one_R, other_R = channels_R2.unbind(1)
-        alone_R = other_R == 0
-        # Channels of one electrode look it up twice: if all looked up row 0, all their gradients, though zero, would be
-        # added in one place, one after the other.
-        one_RD = functional.embedding(one_R, table_VD, padding_idx=0)
-        other_RD = functional.embedding(torch.where(alone_R, one_R, other_R), table_VD, padding_idx=0)
-        return one_RD - other_RD.masked_fill(alone_R[:, None], 0)
-    # The lookup's deterministic gradient on CUDA adds up the rows of an electrode one after the other; a product with
-    # ones and zeros selects the same numbers (benchmarks/README.md has the times).
-    chosen_R2V = channels_R2[..., None] == torch.arange(1, len(table_VD), device=table_VD.device)
-    weight_RV = chosen_R2V[:, 0].to(table_VD.dtype) - chosen_R2V[:, 1].to(table_VD.dtype)
-    with torch.autocast(table_VD.device.type, enabled=False):
-        return weight_RV @ table_VD[1:]
 
 
 def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:

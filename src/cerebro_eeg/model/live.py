@@ -8,26 +8,64 @@ gives is the same on all of them. :meth:`cerebro_eeg.Cerebro.captured` makes one
 Legend: **B** windows, **C** channels, **T** samples.
 """
 
+import copy
+import itertools
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from cerebro_eeg.batch import Batch
 from cerebro_eeg.channels.match import ChannelMatch
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.fast import cpu
-from cerebro_eeg.fast.graph import Direct, Output, Parts, Place, Replay
-from cerebro_eeg.fast.held import Held
+from cerebro_eeg.fast import eligible
+from cerebro_eeg.fast.graph import Direct, Replay, Snapshot, WindowMemory
 from cerebro_eeg.model import inputs
+from cerebro_eeg.model.encoder import Encoder
 
 if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
 
 Precision = Literal["auto", "bf16", "fp32"]
+Output = Literal["output", "window", "channel", "token"]
 NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Encoder and head as a function of a batch, with the output that is asked for."""
+
+    encoder: Encoder
+    final_layer: nn.Module
+    level: Output
+    autocast: bool
+    """To bf16."""
+
+    @staticmethod
+    def sharing(model: "Cerebro", level: Output, autocast: bool) -> "Compute":
+        """Make modules of our own around the model's tensors, with a mode and compilation of their own."""
+        shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
+        encoder, final_layer = copy.deepcopy((model.encoder, model.final_layer), shared)
+        return Compute(encoder.eval(), final_layer.eval(), level, autocast)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        # Weights that autocast has cast may not be kept from one call to the next inside of a captured graph.
+        kind = batch.signal_RT.device.type
+        with torch.no_grad(), torch.autocast(kind, torch.bfloat16, self.autocast, cache_enabled=False):
+            tokens = self.encoder(batch)
+            found = {
+                "output": lambda: self.final_layer(tokens.per_window()),
+                "window": tokens.per_window,
+                "channel": tokens.per_channel,
+                "token": lambda: tokens.layout.grid(tokens.x_RND),
+            }[self.level]()
+            if not isinstance(found, Tensor):
+                raise ConfigError(f"final_layer gives a {type(found).__name__}; only a tensor can be captured")
+            return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
 class Captured:
@@ -54,7 +92,7 @@ class Captured:
         if level not in get_args(Output):
             raise ConfigError(f"level is {level!r}; choose one of {', '.join(get_args(Output))}")
         self.precision = choose_precision(precision, self.device, like.dtype)
-        if cpu.watched(model):
+        if eligible.watched(model):
             raise ConfigError("the model has hooks, which a captured model would not call; remove them first")
         tokens, most = model.config.patches.count(n_times), len(like)
         if self.device.type == "cuda" and tokens > most:  # interpolation computes on the host, which no graph can
@@ -62,7 +100,7 @@ class Captured:
                 f"n_times is {n_times}, {tokens} patches, and the model has positions for {most}; load it with "
                 f"from_pretrained(..., window={n_times}) to capture it"
             )
-        self._model, self._montage, self._held = model, montage, Held(model)
+        self._model, self._montage, self._snapshot = model, montage, Snapshot(model)
         self._kept = list(montage.index) if len(montage.index) < len(montage.rows) else None
         self._seen = False
         self._lock = threading.Lock()
@@ -73,14 +111,14 @@ class Captured:
         model, like = self._model, self._model.encoder.positions
         scaled = model.config.normalization == "recording" or model.config.amplitude
         shape = self.windows, len(self._montage.index), self.n_times
-        place = Place.make(shape, self._montage.ids, scaled, like)
-        parts = Parts.sharing(model, self.level, self.precision == "bf16" and like.dtype == torch.float32)
+        place = WindowMemory.make(shape, self._montage.ids, scaled, like)
+        compute = Compute.sharing(model, self.level, self.precision == "bf16" and like.dtype == torch.float32)
         if self.device.type == "cuda":
             if compile:
-                parts.encoder.compile_parts(dynamic=False)
+                compute.encoder.compile_parts(dynamic=False)
             self.how = "CUDA graph, compiled" if compile else "CUDA graph"
-            return Replay(parts, place)
-        direct = Direct(parts, place)
+            return Replay(compute, place)
+        direct = Direct(compute, place, None if compute.autocast else compute.encoder)
         self.how = "CPU, packed weights" if direct.packs else f"{self.device.type}, eager"
         return direct
 
@@ -127,7 +165,7 @@ class Captured:
         return inputs.read_scale(scale, self.windows)
 
     def _check(self, x_BCT: Tensor) -> None:
-        change = self._held.change()
+        change = self._snapshot.change()
         if change is None and self._model.channels is not self._montage:
             change = "its channels were set anew"
         if change is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, Training, model_config
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.fast.compile import Parted
+from cerebro_eeg.fast import Compilable
 from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
@@ -70,10 +70,8 @@ class Decoder(Stack):
         start_linear_layers(self)
 
 
-class MaskedCerebro(hub.Shareable, Parted):
+class MaskedCerebro(hub.Shareable, Compilable):
     """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
-
-    parts: tuple[str, ...] = ("compare",)
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()
@@ -115,7 +113,6 @@ class MaskedCerebro(hub.Shareable, Parted):
 
     def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
         """What the last layer makes of the tokens, and its error by the objective."""
-        self.settle(patches.values_RNL, 1, 2)
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property

@@ -13,8 +13,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast import attention
-from cerebro_eeg.fast.compile import compile_all
+from cerebro_eeg.fast import compile_model, use
 from cerebro_eeg.model.encoder import Stack
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.settings import Engine
@@ -58,8 +57,10 @@ def choose_pieces(engine: Engine, world: World, config: ModelConfig, channels: i
 def in_force(engine: Engine) -> Iterator[None]:
     """Kernels, determinism and threads, which hold for all of the process: afterwards they are what they were."""
     threads = torch.get_num_threads()
-    kernels: attention.Choice = "auto" if engine.kernels == "ours" else "stock"
-    with attention.use(kernels), deterministic() if engine.deterministic else contextlib.nullcontext():
+    with (
+        use("auto" if engine.kernels == "ours" else "stock"),
+        deterministic() if engine.deterministic else contextlib.nullcontext(),
+    ):
         choose_threads(engine.threads)
         try:
             yield
@@ -72,9 +73,9 @@ def prepare(engine: Engine, world: World, model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
-            part.wide = engine.residual == "fp32"
+            part.float32_residual = engine.residual == "fp32"
     if _compiles(engine, world):
-        compile_all(model)
+        compile_model(model)
 
 
 def _compiles(engine: Engine, world: World) -> bool:

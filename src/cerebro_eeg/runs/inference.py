@@ -24,7 +24,7 @@ from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
-from cerebro_eeg.fast.cpu import packed
+from cerebro_eeg.fast import packed
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.runs.cutting import Cut, Watch, cut_windows, longest

@@ -336,19 +336,19 @@ def _consume_down(which, d_before, sums, ring, slopes, rows, slabs, SHARED: gl.c
 
 @gluon.jit(do_not_specialize=["rows", "slabs"], repr=lambda _: "cerebro_mlp_down_backward")
 def down_backward(
-    d_late, weight, slope, d_before, sums, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
+    d_y, weight, slope, d_before, sums, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """(d_late W) times GELU's slope, and sums of it over some rows each; the weight is (K, H)."""
-    ring = _ring(d_late, weight, False, SHARED, K, COLUMNS, STAGES, PARTS)
-    places = gl.allocate_shared_memory(d_late.dtype, [2 * PLACES, ROWS, WIDE], slope.layout)
+    """(d_y W) times GELU's slope, and sums of it over some rows each; the weight is (K, H)."""
+    ring = _ring(d_y, weight, False, SHARED, K, COLUMNS, STAGES, PARTS)
+    places = gl.allocate_shared_memory(d_y.dtype, [2 * PLACES, ROWS, WIDE], slope.layout)
     slopes = (places, _barriers(2 * PLACES, 1), _barriers(2 * PLACES, 1))
     fence_async_shared()
     gl.warp_specialize(
         [
             (_consume_down, (0, d_before, sums, ring, slopes, rows, slabs, SHARED, K, COLUMNS)),
             (_consume_down, (1, d_before, sums, ring, slopes, rows, slabs, SHARED, K, COLUMNS)),
-            (_produce, (d_late, weight, ring, rows, slabs, False, SHARED, K, COLUMNS)),
+            (_produce, (d_y, weight, ring, rows, slabs, False, SHARED, K, COLUMNS)),
             (_produce_slope, (0, slope, slopes, rows, slabs, SHARED, COLUMNS)),
             (_produce_slope, (1, slope, slopes, rows, slabs, SHARED, COLUMNS)),
         ],

@@ -1,16 +1,61 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
-"""Triton kernels of an MLP's two products that meet GELU, which is computed on their tiles before they leave the chip.
+"""Triton kernels of an MLP: GELU as a pass of its own, and GELU computed on the tiles of the products beside it.
 
-Tiles come and go by the tensor memory accelerator of Hopper, which also clips them at the borders. What GELU costs
-beside a product is instructions, so the normal distribution is a polynomial here, and the forward pass keeps GELU's
-slope instead of its input: then the backward pass only multiplies. The distribution's error is at most 1.3e-5
-(``benchmarks/gelu_fit.py``), far below the rounding of half precision.
+As a pass, forward and backward are bound by memory, where the library's erf is bound by arithmetic. Both need one
+exponential and one reciprocal per value. The error of the normal distribution is at most 1e-7, far below the rounding
+of half precision; ``mlp.py`` sends float32 elsewhere.
 
-Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** what a product sums over.
+On the tiles of a product, GELU costs instructions. So the normal distribution is a polynomial there, and the forward
+pass keeps GELU's slope instead of its input: the backward pass then only multiplies. The distribution's error is at
+most 1.3e-5 (``benchmarks/gelu_fit.py``). Tiles come and go by the tensor memory accelerator of Hopper, which also clips
+them at the borders.
+
+Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** the axis that a product sums over.
 """
 
 import triton
 import triton.language as tl
+
+DENSITY = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
+HALF_LOG2E = tl.constexpr(0.7213475204444817)
+
+
+@triton.jit
+def _normal(x):
+    """The normal distribution below x, and exp(-x^2 / 2) (Abramowitz and Stegun, 7.1.26)."""
+    bell = tl.exp2(x * x * -HALF_LOG2E)
+    t = 1.0 / (1.0 + 0.23164190 * tl.abs(x))
+    tail = ((((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368) * t + 0.127414796) * t * bell
+    return tl.where(x >= 0, 1.0 - tail, tail), bell
+
+
+# With a code of its own for a count that divides by 16: else the mask keeps loads one value wide.
+@triton.jit(repr=lambda _: "cerebro_gelu_forward")
+def gelu(x, out, count, BLOCK: tl.constexpr):
+    """x times the normal distribution below x."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x + place, place < count, 0.0).to(tl.float32)
+    below, _ = _normal(x)
+    tl.store(out + place, (x * below).to(out.dtype.element_ty), place < count)
+
+
+@triton.jit(do_not_specialize=["rows"], repr=lambda _: "cerebro_gelu_backward")
+def gelu_backward(x, d_out, d_x, sums, rows, H, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, STEPS: tl.constexpr):
+    """The gradient, and its sum over the ``STEPS`` x ``BLOCK_T`` rows of each program."""
+    at_H = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    sum_TH = tl.zeros((BLOCK_T, BLOCK_H), tl.float32)
+    for step in range(STEPS):
+        row_T = (tl.program_id(0).to(tl.int64) * STEPS + step) * BLOCK_T + tl.arange(0, BLOCK_T)
+        there_TH = (row_T < rows)[:, None] & (at_H < H)[None, :]
+        place_TH = row_T[:, None] * H + at_H[None, :]
+        x_TH = tl.load(x + place_TH, there_TH, 0.0).to(tl.float32)
+        d_TH = tl.load(d_out + place_TH, there_TH, 0.0).to(tl.float32)
+        below_TH, bell_TH = _normal(x_TH)
+        d_TH = (d_TH * (below_TH + x_TH * bell_TH * DENSITY)).to(d_x.dtype.element_ty)
+        tl.store(d_x + place_TH, d_TH, there_TH)
+        sum_TH += d_TH.to(tl.float32)
+    tl.store(sums + tl.program_id(0).to(tl.int64) * H + at_H, tl.sum(sum_TH, 0), at_H < H)
+
 
 # 1/2 + x p(x^2) is the normal distribution below x, for |x| up to the end.
 P0 = tl.constexpr(0.3989074230194092)
@@ -24,7 +69,6 @@ P7 = tl.constexpr(-5.633312039066141e-09)
 P8 = tl.constexpr(5.998059687817303e-11)
 P_END = tl.constexpr(4.2)
 LOG2_DENSITY = tl.constexpr(-1.3257480647361593)  # log2(1 / sqrt(2 pi))
-HALF_LOG2E = tl.constexpr(0.7213475204444817)
 
 
 @triton.jit
@@ -74,16 +118,16 @@ def up(
 
 @triton.jit(repr=lambda _: "cerebro_mlp_down_backward")
 def down_backward(
-    d_late, weight, slope, d_before, sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+    d_y, weight, slope, d_before, sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(d_late W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H)."""
+    """(d_y W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H)."""
     columns = tl.cdiv(H, BLOCK_H)
     block = tl.program_id(0) // columns
     row, column = block * BLOCK_T, tl.program_id(0) % columns * BLOCK_H
     d_TH = tl.zeros((BLOCK_T, BLOCK_H), tl.float32)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
-        d_TH = tl.dot(d_late.load([row, k]), weight.load([k, column]), d_TH)
+        d_TH = tl.dot(d_y.load([row, k]), weight.load([k, column]), d_TH)
     d_TH *= slope.load([row, column]).to(tl.float32)
     at_H = column + tl.arange(0, BLOCK_H)
     tl.store(sums + block.to(tl.int64) * H + at_H, tl.sum(d_TH, 0), at_H < H)

@@ -61,35 +61,35 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_forward")
 def forward(
-    x, late, late_bias, before, weight, bias, total, out, owed, kept, rows, steps, eps, D: tl.constexpr,
-    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, LATE: tl.constexpr, BIAS: tl.constexpr,
+    x, pending, pending_bias, before, weight, bias, total, out, lacking, kept, rows, steps, eps, D: tl.constexpr,
+    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, PENDING: tl.constexpr, BIAS: tl.constexpr,
     BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """LayerNorm(x + late + its bias + biases before it), of which only x must be there.
+    """LayerNorm(x + pending + its bias + biases before it), of which only x must be there.
 
-    The sum goes to ``total``; where nobody wants it, x goes on without the biases, and ``owed`` is what they add up to.
-    Where kept, each row's mean, and behind all of these each row's 1 / standard deviation.
+    The sum goes to ``total``; else x goes on without the biases, and ``lacking`` is what they add up
+    to. Where kept, each row's mean, and behind all of these each row's 1 / standard deviation.
     """
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     bias_1A, bias_1B = _load_columns(bias, D, BLOCK_A, BLOCK_B)
     if BIAS:
-        more_1A, more_1B = _load_columns(late_bias, D, BLOCK_A, BLOCK_B)
+        more_1A, more_1B = _load_columns(pending_bias, D, BLOCK_A, BLOCK_B)
     if BEFORE:
         before_1A, before_1B = _load_columns(before, D, BLOCK_A, BLOCK_B)
         if BIAS:
             more_1A += before_1A
             more_1B += before_1B
             if tl.program_id(0) == 0:
-                _store_columns(owed, more_1A, more_1B, D, BLOCK_A, BLOCK_B)
+                _store_columns(lacking, more_1A, more_1B, D, BLOCK_A, BLOCK_B)
         else:
             more_1A, more_1B = before_1A, before_1B
     for step in tl.range(0, steps, num_stages=STAGES):
         row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
         x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
-        if LATE:
-            late_TA, late_TB = _load(late, row_T, rows, D, BLOCK_A, BLOCK_B)
-            x_TA += late_TA
-            x_TB += late_TB
+        if PENDING:
+            pending_TA, pending_TB = _load(pending, row_T, rows, D, BLOCK_A, BLOCK_B)
+            x_TA += pending_TA
+            x_TB += pending_TB
         if BIAS or BEFORE:
             x_TA += more_1A
             x_TB += more_1B
@@ -114,9 +114,9 @@ def forward(
 @triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_backward")
 def backward(
     d_total, d_out, total, weight, kept, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, LATE: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, PENDING: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, late's bias.
+    """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, its bias.
 
     A program takes its rows a few at a time and reads ahead. Behind the last column ``y`` is zero, and so is all that
     is summed over columns.
@@ -126,9 +126,9 @@ def backward(
     d_weight_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     d_bias_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
     d_bias_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
-    if LATE:
-        d_late_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
-        d_late_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
+    if PENDING:
+        d_pending_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
+        d_pending_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
         mean_T1 = tl.load(kept + row_T, row_T < rows, 0.0)[:, None]
@@ -152,11 +152,11 @@ def backward(
         sum_TA += (y_TA - shift_T1 - x_TA * slope_T1) * scale_T1
         sum_TB += (y_TB - shift_T1 - x_TB * slope_T1) * scale_T1
         _store(d_x, sum_TA, sum_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
-        if LATE:
-            d_late_TA += sum_TA
-            d_late_TB += sum_TB
-    sums += tl.program_id(0).to(tl.int64) * ((3 if LATE else 2) * D)
+        if PENDING:
+            d_pending_TA += sum_TA
+            d_pending_TB += sum_TB
+    sums += tl.program_id(0).to(tl.int64) * ((3 if PENDING else 2) * D)
     _store_columns(sums, d_weight_TA, d_weight_TB, D, BLOCK_A, BLOCK_B)
     _store_columns(sums + D, d_bias_TA, d_bias_TB, D, BLOCK_A, BLOCK_B)
-    if LATE:
-        _store_columns(sums + 2 * D, d_late_TA, d_late_TB, D, BLOCK_A, BLOCK_B)
+    if PENDING:
+        _store_columns(sums + 2 * D, d_pending_TA, d_pending_TB, D, BLOCK_A, BLOCK_B)

@@ -15,30 +15,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
-from cerebro_eeg.fast import cpu, gelu, half, hopper, mlp_launch
+from cerebro_eeg.fast import eligible, hopper, mlp_launch
+from cerebro_eeg.fast import mlp_launch as gelu
+from cerebro_eeg.fast.linear_layer import cast, linear
 from cerebro_eeg.fast.operators import fake, last, operator
 
 
-def suits(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
-    """Whether the operator takes these layers; it knows one width."""
-    plain = half.suits(x_RND, up, nn.Linear) and half.is_plain(down, nn.Linear)
+def can_fuse(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
+    """Return whether the operator takes these layers: plain ones, whose output is as wide as their input."""
+    plain = eligible.half_on_cuda(x_RND, up, nn.Linear) and eligible.plain(down, nn.Linear)
     return plain and up.in_features == down.out_features
 
 
-def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """The second linear layer of GELU of the first."""
-    if not suits(x_RND, up, down):
-        return cpu.linear(down, cpu.linear(up, x_RND, gelu=True))
-    return _by_operator(x_RND, up, down, down.bias)
-
-
-def without_bias(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """The same but for the second layer's bias; only where the operator :func:`suits`."""
-    return _by_operator(x_RND, up, down, None)
+def mlp(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias: bool = True) -> Tensor:
+    """Return ``down(gelu(up(x)))``, or without the bias of ``down`` where the next norm adds it (``residual.py``)."""
+    if can_fuse(x_RND, up, down):
+        return _by_operator(x_RND, up, down, down.bias if bias else None)
+    hidden_RNH = linear(up, x_RND, gelu=True)
+    return linear(down, hidden_RNH) if bias else functional.linear(hidden_RNH, down.weight)
 
 
 def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias_D: Tensor | None) -> Tensor:
-    x_RND, up_HD, up_H = half.parts(x_RND, up)
+    x_RND, up_HD, up_H = cast(x_RND, up)
     down_DH = down.weight.to(x_RND.dtype)
     down_D = None if bias_D is None else bias_D.to(x_RND.dtype)
     if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
@@ -48,7 +46,7 @@ def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias_D: Tensor |
 
 def fuses(x: Tensor, width: int, hidden: int) -> bool:
     """Whether the fused kernels are used: by the kind of GPU, and where rows begin every 16 bytes."""
-    if x.dtype not in half.DTYPES or width % 8 or hidden % 8:
+    if x.dtype not in eligible.DTYPES or width % 8 or hidden % 8:
         return False
     return not x.is_cuda or _is_hopper(x.device)  # on a CPU the interpreter runs them
 
@@ -105,21 +103,21 @@ def _(
 
 
 @operator("cerebro_eeg::mlp_backward")
-def mlp_backward(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
+def mlp_backward(d_y_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of GELU's input, and in float32 its sum over all tokens."""
     width, hidden = down_DH.shape
     if not fuses(kept_RNH, width, hidden):
-        return gelu.run_gelu_backward(kept_RNH, d_late_RND @ down_DH)
-    d_late_RND, down_DH, kept_RNH = (hopper.aligned(x) for x in (d_late_RND, down_DH, kept_RNH))
+        return gelu.run_gelu_backward(kept_RNH, d_y_RND @ down_DH)
+    d_y_RND, down_DH, kept_RNH = (hopper.aligned(x) for x in (d_y_RND, down_DH, kept_RNH))
     d_before_RNH = torch.empty_like(kept_RNH)
     if not kept_RNH.numel():
         return d_before_RNH, kept_RNH.new_zeros(hidden, dtype=torch.float32)
-    d_late_TD, kept_TH, d_before_TH = (x.flatten(0, -2) for x in (d_late_RND, kept_RNH, d_before_RNH))
-    return d_before_RNH, mlp_launch.down_backward(d_late_TD, down_DH, kept_TH, d_before_TH).sum(0)
+    d_y_TD, kept_TH, d_before_TH = (x.flatten(0, -2) for x in (d_y_RND, kept_RNH, d_before_RNH))
+    return d_before_RNH, mlp_launch.down_backward(d_y_TD, down_DH, kept_TH, d_before_TH).sum(0)
 
 
 @fake(mlp_backward)
-def _(d_late_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
+def _(d_y_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
     like = torch.empty_like(kept_RNH, memory_format=torch.contiguous_format)
     return like, kept_RNH.new_empty(down_DH.shape[1], dtype=torch.float32)
 
@@ -132,17 +130,17 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.save_for_backward(x_RND if needs[1] else None, up_HD, down_DH, out_RNH if needs[3] else None, kept_RNH)
 
 
-def _gradient(ctx: Any, d_late_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: Any, d_y_RND: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     x_RND, up_HD, down_DH, out_RNH, kept_RNH = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    d_before_RNH, d_up_H = last(*mlp_backward(d_late_RND, down_DH, kept_RNH))
-    d_late_TD, d_before_TH = d_late_RND.flatten(0, -2), d_before_RNH.flatten(0, -2)
+    d_before_RNH, d_up_H = last(*mlp_backward(d_y_RND, down_DH, kept_RNH))
+    d_y_TD, d_before_TH = d_y_RND.flatten(0, -2), d_before_RNH.flatten(0, -2)
     return (
         d_before_RNH @ up_HD if needs[0] else None,
         d_before_TH.T @ x_RND.flatten(0, -2) if needs[1] else None,
         d_up_H.to(up_HD.dtype) if needs[2] else None,
-        d_late_TD.T @ out_RNH.flatten(0, -2) if needs[3] else None,
-        d_late_TD.sum(0, dtype=torch.float32).to(down_DH.dtype) if needs[4] else None,
+        d_y_TD.T @ out_RNH.flatten(0, -2) if needs[3] else None,
+        d_y_TD.sum(0, dtype=torch.float32).to(down_DH.dtype) if needs[4] else None,
     )
 
 
@@ -162,6 +160,6 @@ def _flops_hidden(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_s
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.mlp_backward)
-def _flops_backward(d_late_shape: torch.Size, down_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
+def _flops_backward(d_y_shape: torch.Size, down_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
     """Of the one product in it; the other three are torch's own."""
-    return 2 * d_late_shape.numel() * down_shape[1]
+    return 2 * d_y_shape.numel() * down_shape[1]
