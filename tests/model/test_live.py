@@ -1,4 +1,4 @@
-"""Captured models: the numbers of the plain model, whatever comes in; and nothing that changed goes unnoticed."""
+"""Captured models give the numbers of the plain model for any input, and notice every change of the model."""
 
 import copy
 import gc

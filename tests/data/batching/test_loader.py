@@ -1,4 +1,4 @@
-"""What is read is what the store holds, laid out as plain loops would; whoever reads, and with how many threads."""
+"""The loader returns what the store holds, laid out as plain loops would, with any number of threads or processes."""
 
 import os
 import pickle
