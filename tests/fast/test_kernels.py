@@ -1033,7 +1033,7 @@ def test_cuda_lean_blocks_need_five_times_their_tokens(cast, monkeypatch):
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        model.run(x.clone(), layout)
+        model.run(x.clone(), layout, own=True)
         assert torch.cuda.max_memory_allocated() - before < 6 * x.nbytes
 
 

@@ -399,7 +399,7 @@ def test_packed_weights_are_the_objects_own_and_go_with_it():
     assert not linear_layer._packed.get()
     fast(noise())
     assert not linear_layer._packed.get()
-    layer = weakref.ref(fast._run._parts.encoder.embed)
+    layer = weakref.ref(fast._run._given.encoder.embed)
     all_through_data(model)
     fast(noise())  # lays the weights out anew
     gone = weakref.ref(fast)
@@ -426,7 +426,7 @@ def test_compiling_leaves_the_model_as_it_was(monkeypatch):
     torch._dynamo.reset()
     model = make()
     fast = model.captured()
-    parts = fast._run._parts
+    parts = fast._run._given
     parts.encoder.compile_parts(dynamic=False)
     for _ in range(2):
         assert worst(fast(noise()), plain(model, noise())) < 1e-5

@@ -536,11 +536,11 @@ def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_flo
     batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
     encoder = randomized(Encoder(small())).float()
     seen = []
-    encoder.blocks[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+    encoder.blocks[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].x_RND.dtype))
     exact = encoder(batch).x_RND
     with torch.autocast("cpu", torch.bfloat16):
         carried = encoder(batch).x_RND
-        encoder.wide = True
+        encoder.float32_residual = True
         wide = encoder(batch).x_RND
     assert seen == [exact.dtype, torch.bfloat16, torch.float32]
     assert carried.dtype == wide.dtype == torch.float32
@@ -556,10 +556,10 @@ def test_every_block_of_a_vitmae_carries_what_was_asked_for(kind):
     seen: list[torch.dtype] = []
     for part in (model.encoder, model.decoder):
         for block in part.blocks:
-            block.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
+            block.register_forward_pre_hook(lambda module, args: seen.append(args[0].x_RND.dtype))
     for wide, dtype in ((False, torch.bfloat16), (True, torch.float32)):
         seen.clear()
-        model.encoder.wide = model.decoder.wide = wide
+        model.encoder.float32_residual = model.decoder.float32_residual = wide
         with torch.autocast("cpu", torch.bfloat16):
             model(batch).loss.backward()
         assert set(seen) == {dtype}
@@ -613,28 +613,23 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("calling", [lambda f: f, torch._dynamo.run], ids=["plainly", "beside compiled code"])
-def test_patches_and_first_tokens_are_gone_when_the_second_block_runs(calling, norm):
-    """Without gradients nobody needs them, and they are memory; where torch.compile is on, callers hold arguments."""
+def test_patches_are_gone_when_the_blocks_run(calling, norm):
+    """Without gradients nobody needs them, and they are memory; also where torch.compile is on."""
     encoder, made, alive = randomized(Encoder(small(norm=norm))), [], []
-    cut, tokens = encoder.cut, encoder.tokens
+    cut = encoder.cut
 
     def noting_cut(batch):
         patches = cut(batch)
         made.append(weakref.ref(patches.values_RNL))
         return patches
 
-    def noting_tokens(*given):
-        x = tokens(*given)
-        made.append(weakref.ref(x))
-        return x
-
     def look(*given):
         alive.append([it() is not None for it in made])
 
-    encoder.cut, encoder.tokens = noting_cut, noting_tokens
+    encoder.cut = noting_cut
     batch = to_batch(*make_windows([3, 2], 40))
     for block in encoder.blocks:
         block.register_forward_pre_hook(look)
     with torch.no_grad():
         calling(lambda: encoder(batch))()
-    assert alive == [[False, True], [False, False]]
+    assert alive == [[False], [False]]
