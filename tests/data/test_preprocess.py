@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cerebro_eeg.channels.names import Channel
-from cerebro_eeg.commands.info_file import info_file
+from cerebro_eeg.commands.info_recording import info_recording
 from cerebro_eeg.config import ModelConfig, SignalConfig
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.filtering.half import HalfSplitter
@@ -13,7 +13,7 @@ from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.report.signal_plot import excerpt
+from cerebro_eeg.report.recording import excerpt
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.signals import open_signal
 from predict_files import edf, edf_with_gaps, noise
@@ -47,7 +47,7 @@ def test_prepare_predict_info_and_picture_see_the_same_plan_and_samples(tmp_path
     assert signal.names == record.channels
     assert signal.faults[: len(record.faults)] == record.faults
 
-    said = info_file(file).plan
+    said = info_recording(file).plan
     assert (said.text, said.notch_hz) == (signal.plan.text(), record.mains)
     assert said.bytes >= stored.nbytes  # half precision may make gaps
 

@@ -23,8 +23,8 @@ from cerebro_eeg.data.reading.formats import open_recording, reader_code
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.writer import ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
-from cerebro_eeg.runs.electrodes import Electrodes
 from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.runs.windows import Electrodes
 
 if TYPE_CHECKING:
     import mne

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_eeg.channels.names import biosemi_blocks, clean, read
+from cerebro_eeg.channels.names import biosemi_blocks, clean, read_label
 from cerebro_eeg.channels.report import ChannelMatch, listed
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS
@@ -116,7 +116,7 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
     lost = {
         clean(label): kind
         for label, kind in zip(labels, kinds, strict=True)
-        if kind != "eeg" and read(label, blocks, policy.bipolar_ears).channel is not None
+        if kind != "eeg" and read_label(label, blocks, policy.bipolar_ears).channel is not None
     }
     if lost:
         named = listed(list(lost), lost)

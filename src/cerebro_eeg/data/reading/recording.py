@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
-from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read
+from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read_label
 from cerebro_eeg.channels.report import listed
 from cerebro_eeg.errors import ChannelError
 
@@ -150,7 +150,7 @@ class ChannelPolicy:
             raise ChannelError(f"keep must name electrodes or pairs of them, got {listed(strange)}; mend these names")
         wanted = {reading.channel for reading in readings}
         blocks = biosemi_blocks(labels)
-        present = [label for label in labels if read(label, blocks, self.bipolar_ears).channel in wanted]
+        present = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
         if not present:
             raise ChannelError(
                 f"none of the {len(wanted)} channels to keep is among the {len(labels)} labels; add some"
