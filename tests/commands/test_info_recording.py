@@ -12,7 +12,6 @@ from cerebro_eeg.channels.match import match
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_recording import _two_digits, info_recording
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.filters import filtered
 from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError, StoreError
@@ -181,7 +180,7 @@ def test_the_excerpt_is_what_prepare_would_store(begin, gap):
     recording = made(segments=segments)
     prepared = preprocess(recording, SignalConfig(), mains=50.0)
     whole = {}
-    for block in filtered(recording, SignalConfig(), 50.0):
+    for block in prepared.blocks():
         for place, row in enumerate(block.signal):
             whole[round((block.onset + (block.start + place) / 256) * 256)] = row
     pieces = excerpt(prepared, begin, 10.0)

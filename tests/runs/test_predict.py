@@ -437,7 +437,7 @@ def test_a_reader_that_breaks_is_a_bad_file_but_a_model_that_breaks_is_a_bug(tmp
     model = str(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf")
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro_eeg.data.preprocess.run", lambda *_: broken())
+        patch.setattr("cerebro_eeg.data.preprocess.filter_recording", lambda *_: broken())
         result = predict(model, (file,), out=tmp_path / "out")
     assert [failure.code for failure in result.failures] == ["reader_zerodivisionerror"]
     with monkeypatch.context() as patch:
@@ -560,7 +560,9 @@ def peak(file, reader):
 
 
 def test_memory_does_not_grow_with_the_recording(tmp_path, monkeypatch):
-    monkeypatch.setattr(filters.run, "__kwdefaults__", {"chunk": 1 << 16})  # so that short files have many pieces
+    monkeypatch.setattr(
+        filters.filter_recording, "__kwdefaults__", {"chunk": 1 << 16}
+    )  # so that short files have many pieces
     monkeypatch.setattr(quality.measure, "__kwdefaults__", {"chunk": 1 << 16})
     reader = runs_predict.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")), stride=8.0)
     peaks = []

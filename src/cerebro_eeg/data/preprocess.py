@@ -15,7 +15,7 @@ import numpy as np
 
 from cerebro_eeg.channels.names import Channel
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.filters import FilteredBlock, run
+from cerebro_eeg.data.filtering.filters import FilteredBlock, filter_recording
 from cerebro_eeg.data.filtering.half import FilteredPiece, HalfSplitter
 from cerebro_eeg.data.filtering.plan import FilterPlan, estimate_mains, plan_filters
 from cerebro_eeg.data.filtering.quality import ChannelQuality, Policy, Thresholds, choose, count, measure
@@ -68,7 +68,7 @@ class Preprocessed:
     def blocks(self, segments: Sequence[Segment] | None = None) -> Iterator[FilteredBlock]:
         """Filter, resample and re-reference the recording, or only some ``segments`` of it."""
         recording = self.recording if segments is None else replace(self.recording, segments=tuple(segments))
-        for block in run(recording, self.plan):
+        for block in filter_recording(recording, self.plan):
             signal, _ = rereference(block.signal, recording.match.channels, self.reference)
             yield replace(block, signal=signal)
 

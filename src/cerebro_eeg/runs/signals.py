@@ -19,7 +19,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.preprocess import Preprocessed, preprocess
-from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.formats import open_recording, reader_code
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.writer import ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
@@ -99,9 +99,8 @@ def reader_errors() -> Iterator[None]:
     except CerebroError:
         raise
     except Exception as error:
-        name = type(error).__name__
-        code = "reader_" + "".join(c if c.isalnum() else "_" for c in name.lower())
-        raise RecordingError(code, f"cannot be read ({name}); try `cerebro-eeg info` on it") from error
+        said = f"cannot be read ({type(error).__name__}); try `cerebro-eeg info` on it"
+        raise RecordingError(reader_code(error), said) from error
 
 
 def _pieces(prepared: Preprocessed) -> Iterator[FilteredPiece]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.causal import Causal
-from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
+from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.filtering.zero_phase import ZeroPhase
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 
@@ -49,18 +48,11 @@ class FilteredBlock:
     """
 
 
-def filtered(
-    recording: Recording, config: SignalConfig, mains: float | None, *, chunk: int = CHUNK
-) -> Iterator[FilteredBlock]:
-    """Filter, notch and resample a recording as ``config`` says; ``mains`` is its mains frequency or None.
+def filter_recording(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterator[FilteredBlock]:
+    """Filter, notch and resample a recording as the plan says.
 
     The reference does not change here (``references.py`` does that). ``chunk`` does not change the result.
     """
-    return run(recording, plan_filters(recording.sfreq, config, mains), chunk=chunk)
-
-
-def run(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterator[FilteredBlock]:
-    """Filter a recording by a plan that was made before."""
     stretch: _Stretch | None = None
     for piece in pieces(recording, chunk):
         if stretch is None or piece.begins:

@@ -39,6 +39,7 @@ def write_edf(path: Path, signal_TC: Samples, labels: Sequence[str], sfreq: int,
     for event in events:
         if not 0 <= event.onset < records:
             raise InputError(f"an event begins at {event.onset:g} s of a recording of {records} s")
+    limit = round(_MOST * QUANTUM, 1)  # 3276.7000000000003 would become 3276.701 in the eight characters of the field
     signals = [
         EdfSignal.from_digital(
             counts.astype(np.int16),
@@ -46,7 +47,7 @@ def write_edf(path: Path, signal_TC: Samples, labels: Sequence[str], sfreq: int,
             label=label,
             transducer_type="simulated",
             physical_dimension="uV",
-            physical_range=(-_MOST * QUANTUM, _MOST * QUANTUM),
+            physical_range=(-limit, limit),
             digital_range=(-_MOST, _MOST),
         )
         for label, counts in zip(labels, counts_TC.T, strict=True)

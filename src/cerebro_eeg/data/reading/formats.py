@@ -89,6 +89,11 @@ def open_recording(
     raise InputError(f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}")
 
 
+def reader_code(error: Exception) -> str:
+    """Return the code of a refusal for an error that a reader did not foresee, such as ``reader_keyerror``."""
+    return "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower())
+
+
 def suffixes() -> tuple[str, ...]:
     """Return all suffixes that ``open_recording`` knows, in lower case."""
     return tuple(_READERS)

@@ -23,6 +23,7 @@ from cerebro_eeg.data.reading.recording import Event, Samples
 from cerebro_eeg.data.simulation import waves
 from cerebro_eeg.data.simulation.head import (
     HOMOGENEOUS,
+    Floats,
     Montage,
     Subject,
     electrode_positions,
@@ -135,7 +136,6 @@ def _muscle(rng: np.random.Generator, seconds: float) -> list[Event]:
         events.append(Event(at, length, "muscle"))
 
 
-Floats = NDArray[np.float64]
 Draws = Callable[..., np.random.Generator]
 CORTEX = 0.62  # of the radius: a patch of some square centimetres at the surface acts like a dipole below it
 LEAD = 0.1  # seconds that the brain is ahead of the legs

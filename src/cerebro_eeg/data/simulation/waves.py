@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.channels.electrodes import HEAD_MM
 from cerebro_eeg.data.reading.recording import Event
-from cerebro_eeg.data.simulation.head import Head, Subject, electrode_positions, generator, lead_field
+from cerebro_eeg.data.simulation.head import Floats, Head, Subject, electrode_positions, generator, lead_field
 
-Floats = NDArray[np.float64]
 Complex = NDArray[np.complex64]
 ANGLES = ("hip_left", "knee_left", "ankle_left", "hip_right", "knee_right", "ankle_right")
 

@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
+from cerebro_eeg.data.reading.formats import reader_code
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.skip_log import SkipLog
@@ -108,7 +109,7 @@ def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> 
     except OSError:
         log.add(id, "reader_oserror")
     except Exception as error:  # a file that breaks a reader in an unforeseen way must not stop the others
-        log.add(id, "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower()))
+        log.add(id, reader_code(error))
     return item.size
 
 
