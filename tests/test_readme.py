@@ -1,5 +1,6 @@
 """The README's code runs, and it names every package."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,35 +10,62 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-def test_python_runs(tmp_path):
-    code = "\n".join(blocks("python"))
+def run_python(page, folder):
+    code = "\n".join(blocks(page, "python"))
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "(8, 192)" in done.stdout
     assert "(8, 5, 20, 192)" in done.stdout
-    assert "tensors loaded; 0 reshaped" in done.stdout
+    return done.stdout
+
+
+def test_python_runs(tmp_path):
+    from cerebro_eeg import MaskedCerebro
+    from cerebro_eeg.channels.electrodes import VOCABULARY
+    from cerebro_eeg.config import Training
+
+    simulate = next(line for line in command_lines() if "simulate" in line)
+    assert run_command(simulate, tmp_path).returncode == 0
+    model = MaskedCerebro("tiny")  # in place of the run that the commands below would train
+    model.training_record = Training(windows=1, steps=1, electrode_windows=dict.fromkeys(VOCABULARY, 1))
+    model.save_pretrained(tmp_path / "my-run")
+    assert "(12, 64)" in run_python(README, tmp_path)
+
+
+def test_python_of_the_docs_runs(tmp_path):
+    assert "tensors loaded; 0 reshaped" in run_python(PYTHON, tmp_path)
+
+
+def command_lines():
+    return [line for block in blocks(README, "sh") for line in block.splitlines() if line.startswith("cerebro-eeg")]
+
+
+def run_command(line, folder):
+    command = line.partition("#")[0].split()
+    return subprocess.run(
+        [sys.executable, "-m", "cerebro_eeg", *command[1:]],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # several threads wait for each other on a busy machine
+        capture_output=True,
+        check=False,
+    )
 
 
 @pytest.mark.timeout(900)  # a training on real cores, twice as long where they are shared
 def test_commands_run(tmp_path):
-    from cerebro_eeg import Cerebro
-
-    Cerebro(2, config="tiny").save_pretrained(tmp_path / "my-model")
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("cerebro-eeg")]
+    lines = command_lines()
     assert len(lines) >= 4
     for line in lines:
-        command = line.partition("#")[0].split()
-        done = subprocess.run(
-            [sys.executable, "-m", "cerebro_eeg", *command[1:]], cwd=tmp_path, capture_output=True, check=False
-        )
+        done = run_command(line, tmp_path)
         assert done.returncode == 0, (line, done.stderr)
 
 
@@ -48,8 +76,9 @@ def test_the_organisation_names_every_package():
 
 
 def test_links_lead_somewhere():
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert link.startswith(("https://", "http://")) or (path.parent / link).exists(), (path.name, link)
 
 
 def test_statement_of_independence():

@@ -18,7 +18,8 @@ from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, attend
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Block, Encoder
-from cerebro_eeg.model.masked import MaskedCerebro, choose_masked, token_counts
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masks import choose_masked, token_counts
 from cerebro_eeg.model.patches import make_patches, normalize
 from cerebro_eeg.train.loop import deterministic
 from tiny_models import KINDS, make_windows, randomized, small, to_batch

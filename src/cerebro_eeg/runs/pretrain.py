@@ -24,7 +24,8 @@ from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model import checkpoint
-from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts
+from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
+from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine

@@ -23,7 +23,8 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Step
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masks import choose_masked
 from cerebro_eeg.model.patches import make_patches
 from cerebro_eeg.runs.baselines import (
     MaskedWindows,
