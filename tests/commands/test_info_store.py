@@ -12,7 +12,7 @@ from cerebro_eeg import cli
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_store import Amount, info_store
 from cerebro_eeg.data.storing.records import Interval
-from cerebro_eeg.data.storing.skipped import SkipLog, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter

@@ -28,7 +28,7 @@ from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, StoredSegment
-from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 from openeeg_files import CODES, RECORDS, write_lines, write_pack, write_record
@@ -472,7 +472,7 @@ def kill_main(pack, folder, seed):
         time.sleep(0.02 * rng.random())
         (os.kill if alone else os.killpg)(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == 0:  # it was done before the blow: begin again, so that all kills are dealt
+        if code == 0:  # on a busy machine it may be done before the kill arrives: start again
             shutil.rmtree(folder)
             folder.mkdir()
             continue

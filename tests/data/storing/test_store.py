@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
-from cerebro_eeg.data.storing.skipped import SkipLog, read_skipped, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store, read_info
 from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro_eeg.data.storing.skipped import SkipLog, read_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter

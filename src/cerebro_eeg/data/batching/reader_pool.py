@@ -1,8 +1,8 @@
 """Reader processes: they read windows from disk, so that reading does not compete with launching GPU kernels.
 
-A thread that reads a thousand windows per step takes Python's lock for as many short moments. Each one delays the
-thread that launches kernels (benchmarks/README.md has the cost). A reader process has a lock of its own: a thread here
-sends it a table of what to read and waits for the bytes in one call, without holding the lock.
+A thread that launches kernels releases Python's lock in every operator, and a reading thread then takes it. A step with
+a thousand windows delays the launches as often (benchmarks/notes/2026-11-16-whole-training.md). A reader process has a
+lock of its own: a thread here sends it a table of what to read and waits for the bytes in one call, without the lock.
 
 ``ReaderPool`` starts this very file as a script. So its imports at the top are few and of the standard library only: a
 reader starts at once and stays small.

@@ -181,7 +181,7 @@ def _owners(lows: NDArray[np.int64], highs: NDArray[np.int64]) -> tuple[NDArray[
     first, end = np.searchsorted(edges, lows).tolist(), np.searchsorted(edges, highs).tolist()
     for number, (start, stop) in enumerate(zip(first, end, strict=True)):
         owner[start:stop] = number
-    # Between intervals that touch, rounding may leave one sample to nobody: it goes with the block before it.
+    # Between intervals that touch, rounding may leave one sample without an interval: it goes with the block before it.
     known = np.flatnonzero(owner >= 0)
     return knots, owner[known[np.maximum(np.searchsorted(known, np.arange(len(owner)), "right") - 1, 0)]]
 

@@ -1,10 +1,11 @@
 """``folder``: any tree of EEG files. Labels, subjects and splits come from a CSV table, or from the paths.
 
 The table has a column ``file`` (the path below the folder) and any of ``subject``, ``split``, ``label``, ``start`` and
-``stop`` (seconds; blank: the whole recording), or, for a regression, ``target``, ``target2``, ``target_age``, ... Its
-name is the name of the task; a file may have many rows. From the path, a subject or a label is ``parent`` (the name of
-the folder that holds the file), ``top`` (of the first folder), or what the group of that name in a regular expression
-finds. docs/corpora/folder.md has examples.
+``stop`` in seconds, blank for the whole recording. For a regression it has ``target``, ``target2``, ``target_age``, ...
+Its name is the name of the task, and a file may have many rows.
+
+From the path, a subject or a label is ``parent`` (the folder that holds the file), ``top`` (the first folder), or the
+group of that name in a regular expression. docs/corpora/folder.md has examples.
 """
 
 import functools
@@ -49,18 +50,18 @@ def folder(
     unit: str | None = None,
     positive: str | None = None,
 ) -> Recipe:
-    """The recipe of one such tree.
+    """Make the recipe of one such tree.
 
     Parameters
     ----------
     labels : the table.
-    label, subject : where in the path of a file they are: "parent", "top", or an expression with a group of that name.
-    split : what no two splits may share: "subject" (where None is given, too), "recording" or "trial". Where the table
+    label, subject : where they are in the path of a file: "parent", "top", or an expression with a group of that name.
+    split : the unit that no two splits may share: "subject" (also for None), "recording" or "trial". Where the table
         has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash.
     events : names of events of the files that may go into the store.
-    unit : "uV", "nV", "mV" or "V", of channels whose own unit is blank or unknown, and of tables of headsets, which
+    unit : "uV", "nV", "mV" or "V", for channels whose own unit is blank or unknown, and for tables of headsets, which
         have none; without it such channels are refused, and tables are in microvolts.
-    positive : of two classes the one that is looked for, which comes last; None: the last by the alphabet or by value.
+    positive : the class of two that is looked for, which comes last; None takes the last by the alphabet or by value.
     """
     if unit is not None and unit not in UNITS:
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
@@ -143,7 +144,7 @@ def _subjects(sources: Sequence[SourceFile], rule: str | None, table: LabelTable
 def _with_path_labels(
     sources: Sequence[SourceFile], rule: str | None, table: LabelTable
 ) -> tuple[dict[str, tuple[Interval, ...]], str | None]:
-    """The intervals by recording, and the name of their task."""
+    """Return the intervals by recording, and the name of their task."""
     if rule is None:
         return dict(table.intervals), table.task
     if table.has_labels or table.has_splits:
@@ -156,7 +157,7 @@ def _with_path_labels(
 
 
 def _from_paths(sources: Sequence[SourceFile], rule: str, group: str) -> dict[str, str]:
-    """What the rule finds in the path of each recording; those where it finds nothing are missing."""
+    """Apply the rule to the path of each recording; those without a match are missing from the result."""
     found = {}
     pattern = None if rule in ("parent", "top") else _compile(rule, group)
     for source in sources:

@@ -1,17 +1,17 @@
-"""``openeeg``: any folder in the format of the open-EEG pack. Everything comes from its files, nothing is named here.
+"""``openeeg``: any folder in the format of the open-EEG pack. All facts come from its files.
 
 - ``index.csv`` lists the recordings: record, file, subject, ...
-- ``pretrain.csv``, where there is one, says which of them to pre-train on, with a split.
+- ``pretrain.csv``, if it exists, lists those for pre-training, with a split.
 - ``tasks/<task>.csv`` holds labelled intervals: record, split, t0, t1, label, label_name and further ``label2``, ...
   A task is a regression where one name stands for many labels, else a classification; a blank name is the label. Its
   split unit is the strictest that holds: a task of one subject can only be split by recording or by trial.
 - a recording is an ``.npz`` file without pickles: the zig-zag coded first difference of integer counts in two bytes
   (``lo``, ``hi``), microvolts per count (``scale``), ``ch_std`` names, ``sfreq``, ``events`` and JSON ``meta``.
-  Events are numbers, named by ``event_codes`` in ``meta`` where it has them. The format is for data that is public: all
-  of them go into the store.
+  Events are numbers, named by ``event_codes`` in ``meta`` where it has them. The format is for public data, so all
+  events go into the store.
 
-Windows that a source cut out and glued together are not consecutive in time. They show in the events: all of one
-length, one after the other, from the first sample to the last. Each is then a segment of its own.
+Windows that a source cut out and joined are not consecutive in time. The events show this: all of one length, one after
+the other, from the first sample to the last. Each is then a segment of its own.
 """
 
 import csv
@@ -38,7 +38,7 @@ SECONDS = 5.0  # of a window, where labelled intervals are as long as that
 
 
 def openeeg(folder: Path) -> Recipe:
-    """The recipe of one such folder."""
+    """Make the recipe of one such folder."""
     tables = {path.stem: _read_table(path, TASK) for path in _task_files(folder)}
     rows = _read_table(folder / "index.csv", ("record", "file", "subject"))
     subjects = {row["record"]: _subject(row) for row in rows}
@@ -54,7 +54,7 @@ def openeeg(folder: Path) -> Recipe:
 
 
 def read_npz(path: Path, policy: ChannelPolicy) -> Recording:
-    """One recording of such a folder."""
+    """Open one recording of such a folder."""
     counts_CT, scale_C, meta, sfreq, labels, events_E3 = _load(path)
     if meta.get("unit") != "uV":
         raise RecordingError(
@@ -168,14 +168,14 @@ def _describe(name: str, rows: PackTable, subjects: dict[str, str]) -> Task:
 
 
 def _split_unit(rows: PackTable, subjects: dict[str, str]) -> SplitUnit | None:
-    """The strictest unit that no two splits share; None: the subject, as the recipe says for all."""
+    """Return the strictest unit that no two splits share; None for the subject, the recipe's default."""
     if not _shared((row["split"], subjects.get(row["record"], row["record"])) for row in rows):
         return None
     return "trial" if _shared((row["split"], row["record"]) for row in rows) else "recording"
 
 
 def _shared(pairs: Iterable[tuple[str, str]]) -> bool:
-    """Whether something is in two splits; of (split, something)."""
+    """Return whether something is in two splits, from pairs (split, something)."""
     different = set(pairs)
     return len({thing for _, thing in different}) < len(different)
 
@@ -186,7 +186,7 @@ def _is_regression(rows: PackTable) -> bool:
 
 
 def _targets(row: dict[str, str]) -> tuple[str, ...]:
-    """The columns label, label2, label3, ... in the order of their numbers."""
+    """Return the columns label, label2, label3, ... in the order of their numbers."""
     found = [column for column in row if re.fullmatch(r"label[0-9]*", column)]
     return tuple(sorted(found, key=lambda column: int(column.removeprefix("label") or 0)))
 

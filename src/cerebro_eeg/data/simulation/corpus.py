@@ -1,7 +1,7 @@
-"""A folder of simulated subjects: EDF+ files, one CSV of labels a task, and the truth behind them.
+"""A folder of simulated subjects: EDF+ files, one CSV of labels per task, and the truth behind them.
 
-``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The tables have the columns that the recipe ``folder``
-reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
+It holds ``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The tables have the columns that the recipe
+``folder`` reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
 """
 
 import csv
@@ -24,7 +24,7 @@ CsvRow = tuple[object, ...]
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """One file to come."""
+    """One file to be simulated."""
 
     subject: int
     id: str
@@ -41,7 +41,7 @@ class SimulationPlan:
 def plan(
     subjects: int, tasks: Sequence[SimulatedTask], montages: Sequence[str], rates: Sequence[int]
 ) -> tuple[SimulationPlan, ...]:
-    """All files; montages and rates go round the subjects. Without rates, a montage has its own."""
+    """List all files; montages and rates rotate over the subjects. Without rates, a montage has its own."""
     found = []
     for number in range(subjects):
         montage = montages[number % len(montages)]
@@ -52,7 +52,7 @@ def plan(
 
 
 def split_of(number: int, subjects: int) -> str:
-    """By subject: a fifth for testing, a fifth for validation, at least one each where there are three or more."""
+    """Return the split of a subject: a fifth tests, a fifth validates, at least one each among three or more."""
     fifth = max(1, round(subjects / 5))
     if subjects >= 2 and number >= subjects - fifth:
         return "test"

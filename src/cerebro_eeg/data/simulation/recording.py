@@ -1,15 +1,13 @@
-"""What happens in a recording and when: eyes, hands, seizures, walking, blinks, muscles. Times in seconds.
+"""Simulates one recording of one subject at one montage, with everything that made it.
 
-Each task is a way to spend a recording. Its events are the truth that goes into the file as annotations; its labels are
-the intervals that a model is trained on. Starts and lengths are whole or half seconds where a person would be told what
-to do, so that windows of whole seconds fit.
+Each task is a way to spend a recording: eyes, hands, seizures or walking, with blinks and muscles. Times are in
+seconds. Its events are the truth that goes into the file as annotations; its labels are the intervals that a model is
+trained on. Starts and lengths are whole or half seconds where a person would be instructed, so that windows of whole
+seconds fit.
 
-The sources that have a name: alpha, mu, beta, theta, blinks, muscles, seizures, and what moves with the legs.
-
-A source is a current dipole at a place with a direction and a time course. Moments are chosen so that a subject with a
-middling skull shows what textbooks show on the scalp: 30 microvolts of alpha, blinks of 100, spike and wave of 300.
-
-simulate_recording: one recording of one subject at one montage, with everything that made it.
+A source is a current dipole at a place with a direction and a time course. Sources with a name are alpha, mu, beta,
+theta, blinks, muscles, seizures, and potentials that follow the legs. Their moments give a subject with an average
+skull the amplitudes of textbooks on the scalp: 30 microvolts of alpha, blinks of 100, spike and wave of 300.
 """
 
 import functools
@@ -46,12 +44,12 @@ LABELS: Mapping[SimulatedTask, tuple[str, ...]] = {
     "seizure": ("background", "seizure"),
     "gait": (),
 }
-"""The events that are classes of a task; that of gait is regression."""
+"""The events that are classes of a task; gait is a regression and has none."""
 BLINK_SECONDS = 0.4
 
 
 def schedule(seed: int, subject: Subject, task: SimulatedTask, seconds: float) -> tuple[Event, ...]:
-    """Every event of a recording, by onset."""
+    """Return every event of a recording, by onset."""
     rng = generator(seed, subject.number, task, "schedule")
     events = _SCHEDULES[task](rng, seconds)
     closed = [event for event in events if event.name == "eyes_closed"]
@@ -61,7 +59,7 @@ def schedule(seed: int, subject: Subject, task: SimulatedTask, seconds: float) -
 
 
 def _eyes(rng: np.random.Generator, seconds: float) -> list[Event]:
-    """Blocks of 12 to 18 s, at least one of each."""
+    """Return blocks of 12 to 18 s, at least one with eyes open and one with eyes closed."""
     events, at, closed = [], 0.0, bool(rng.integers(2))
     while at < seconds:
         length = min(float(rng.integers(12, 19)), max(2.0, seconds // 2))
@@ -74,7 +72,7 @@ def _eyes(rng: np.random.Generator, seconds: float) -> list[Event]:
 
 
 def _hands(rng: np.random.Generator, seconds: float) -> list[Event]:
-    """Six seconds of movement, three or four of rest; of every two trials one is left and one right."""
+    """Return six seconds of movement and three or four of rest in turn; of two trials one is left and one right."""
     events = [Event(0.0, seconds, "eyes_open")]
     at = float(rng.integers(4, 7)) / 2
     pair: list[str] = []
@@ -87,7 +85,7 @@ def _hands(rng: np.random.Generator, seconds: float) -> list[Event]:
 
 
 def _seizure_times(rng: np.random.Generator, seconds: float) -> list[Event]:
-    """One seizure a minute, 8 to 20 s long, each somewhere in its own stretch of the recording."""
+    """Return one seizure per minute, 8 to 20 s long, each somewhere in its own stretch of the recording."""
     events = [Event(0.0, seconds, "eyes_closed")]
     count = max(1, round(seconds / 60))
     stretch = seconds / count
@@ -114,7 +112,7 @@ _SCHEDULES: Mapping[SimulatedTask, Callable[[np.random.Generator, float], list[E
 
 
 def _blinks(rng: np.random.Generator, subject: Subject, seconds: float, closed: list[Event]) -> list[Event]:
-    """While the eyes are open, a second apart at least."""
+    """Return blinks while the eyes are open, at least a second apart."""
     events: list[Event] = []
     at = 0.0
     while True:
@@ -126,7 +124,7 @@ def _blinks(rng: np.random.Generator, subject: Subject, seconds: float, closed: 
 
 
 def _muscle(rng: np.random.Generator, seconds: float) -> list[Event]:
-    """About two a minute."""
+    """Return bursts of muscles, about two per minute."""
     events: list[Event] = []
     at = 0.0
     while True:
@@ -149,17 +147,17 @@ class CorticalSource:
 
     name: str
     position: Floats
-    """In radii of the head."""
+    """Position in radii of the head."""
     moment: Floats
     course: Floats
     in_brain: bool = True
-    """Below the skull; eyes and muscles are not."""
+    """Whether it lies below the skull; eyes and muscles do not."""
 
 
 def named_sources(
     seed: int, subject: Subject, task: SimulatedTask, events: tuple[Event, ...], clock: SampleTimes
 ) -> Iterator[CorticalSource]:
-    """All sources with a name, of one recording."""
+    """Return all sources with a name of one recording."""
 
     rng = functools.partial(generator, seed, subject.number, task)
 
@@ -187,20 +185,20 @@ def named_sources(
 
 
 def targets(seed: int, subject: Subject, task: SimulatedTask, clock: SampleTimes) -> Floats | None:
-    """Joint angles (time, angle) in degrees, where the task has them."""
+    """Return joint angles (time, angle) in degrees, where the task has them."""
     if task != "gait":
         return None
     return waves.angles(generator(seed, subject.number, task, "legs"), clock, subject.stride_hz)
 
 
 def _at(electrode: str, depth: float = CORTEX) -> tuple[Floats, Floats]:
-    """The place below an electrode, and the direction to it."""
+    """Return the place below an electrode, and the direction to it."""
     out = electrode_positions([electrode])[0]
     return out * depth, out
 
 
 def _alpha(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
-    """Two hemispheres that mostly agree; from the occipital pole it travels to parietal and on to central cortex."""
+    """Make alpha of two hemispheres that mostly agree; it travels from occipital to parietal and central cortex."""
     both = waves.rhythm(rng("alpha"), clock)
     for side, names in (("left", "O1 PO7 P3 CP1"), ("right", "O2 PO8 P4 CP2")):
         envelope = 0.8 * both + 0.6 * waves.rhythm(rng("alpha", side), clock)
@@ -213,7 +211,7 @@ def _alpha(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -> 
 def _sensorimotor(
     subject: Subject, side: str, rng: Draws, clock: SampleTimes, gate_T: Floats
 ) -> Iterator[CorticalSource]:
-    """Mu and beta of the hand area, which fall while the other side's hand moves; each hemisphere on its own."""
+    """Make mu and beta of each hand area, which fall while the other side's hand moves, independent by hemisphere."""
     hand, behind = ("C3", "CP3") if side == "left" else ("C4", "CP4")
     mu, beta = waves.rhythm(rng("mu", side), clock), waves.rhythm(rng("beta", side), clock, 1.2)
     for name, delay, share in ((hand, 0.0, 1.0), (behind, 0.012, 0.5)):
@@ -226,7 +224,7 @@ def _sensorimotor(
 
 
 def _theta(rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
-    """Frontal midline, travelling backward."""
+    """Make theta of the frontal midline, travelling backward."""
     envelope = waves.rhythm(rng("theta"), clock, 0.5)
     for name, delay, share in (("AFz", 0.0, 0.8), ("Fz", 0.02, 1.0), ("FCz", 0.04, 0.7)):
         position, out = _at(name)
@@ -236,7 +234,7 @@ def _theta(rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalS
 
 
 def _muscles(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -> Iterator[CorticalSource]:
-    """The temporal muscles: a little all the time, bursts now and then, above 20 Hz."""
+    """Make the temporal muscles: a little all the time, with bursts, above 20 Hz."""
     for side, places in (("left", ("FT7", "T7")), ("right", ("FT8", "T8"))):
         loud = rng("burst", side).uniform(0.3, 1.0)
         for name in places:
@@ -251,7 +249,7 @@ def _muscles(subject: Subject, rng: Draws, clock: SampleTimes, gate_T: Floats) -
 
 
 def _seizure(subject: Subject, event: Event, clock: SampleTimes) -> Iterator[CorticalSource]:
-    """Both hemispheres at once, strongest in front; it reaches the back a little later."""
+    """Make a seizure in both hemispheres at once, strongest in front; it reaches the back a little later."""
     spread = {"Fz": 1.0, "F3 F4 Cz": 0.8, "C3 C4 Fp1 Fp2": 0.5, "P3 P4 F7 F8": 0.35, "O1 O2": 0.25}
     for step, (names, share) in enumerate(spread.items()):
         for name in names.split():
@@ -261,7 +259,7 @@ def _seizure(subject: Subject, event: Event, clock: SampleTimes) -> Iterator[Cor
 
 
 def _legs(subject: Subject, rng: Draws, clock: SampleTimes) -> Iterator[CorticalSource]:
-    """Slow potentials of the leg areas, each with an angle of the other side's leg, ahead of it by ``LEAD``."""
+    """Make slow potentials of the leg areas, each following an angle of the other side's leg, ``LEAD`` ahead of it."""
     ahead = waves.angles(rng("legs"), clock, subject.stride_hz, LEAD)
     centred = (ahead - ahead.mean(axis=0)) / ahead.std(axis=0)
     for column, (angle, name) in enumerate(zip(waves.ANGLES, "C2 CP2 FC2 C1 CP1 FC1".split(), strict=True)):
@@ -279,13 +277,13 @@ class Simulated:
     signal_TC: Samples
     """Microvolts against the montage's reference."""
     channels: tuple[str, ...]
-    """Canonical names of the columns; ``montage.labels`` is what a file calls them."""
+    """Canonical names of the columns; ``montage.labels`` are their names in a file."""
     sfreq: int
     events: tuple[Event, ...]
     targets_TK: NDArray[np.float64] | None
-    """Joint angles in degrees in the order of ``waves.ANGLES``; only of the task gait."""
+    """Joint angles in degrees in the order of ``waves.ANGLES``, for the task gait only."""
     sources: tuple[CorticalSource, ...]
-    """Those with a name; background, electrode noise and mains have none."""
+    """The sources with a name; background, electrode noise and mains have none."""
     subject: Subject
     montage: Montage
 
@@ -304,10 +302,10 @@ def simulate_recording(
     Parameters
     ----------
     subject : number of the person; the same number is the same person in every recording of a seed.
-    montage : a name of ``montages.MONTAGES``, or any Montage.
-    sfreq : samples a second, a whole number from 64 to 4,096; None for the montage's own.
+    montage : a name of ``head.MONTAGES``, or any Montage.
+    sfreq : samples per second, a whole number from 64 to 4,096; None for the montage's own.
     task : what the person does: "eyes", "hands", "seizure" or "gait".
-    mains : Hz of the mains; 0 for none.
+    mains : frequency of the mains in Hz; 0 for none.
     """
     chosen = montage_of(montage) if isinstance(montage, str) else montage
     rate = chosen.sfreq if sfreq is None else sfreq
@@ -341,7 +339,7 @@ def simulate_recording(
 
 
 def check_recording(seed: int, subject: int, sfreq: float, seconds: float, task: str, mains: float) -> None:
-    """Refuse what cannot be simulated."""
+    """Refuse arguments that cannot be simulated."""
     if not 0 <= seed < SEEDS:
         raise ConfigError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1")
     if subject < 0:

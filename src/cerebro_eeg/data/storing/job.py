@@ -1,4 +1,4 @@
-"""Job: what is to be done with every recording of a corpus, and how one of them is done."""
+"""Job: the settings for all recordings of a corpus, and ``store_one``, which prepares one of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,42 +18,42 @@ from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
 RECIPE_VERSION = 2
-"""Raised when the same files would be stored differently: stores of other versions are refused."""
+"""Raised when the same files would be stored differently; stores of other versions are refused."""
 
 
 @dataclass(frozen=True)
 class PrepareChoices:
-    """What a user may choose about a preparation; it all goes into ``store.json``."""
+    """The choices of a user about a preparation; all of them go into ``store.json``."""
 
     mains: float | None = None
-    """Mains frequency in Hz; None: the corpus's own, or estimated for each recording."""
+    """Mains frequency in Hz; None takes the corpus's own, or estimates it for each recording."""
     quality: Policy = "keep"
     """What becomes of channels that are flat, clipped, disconnected or absurdly scaled."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     reference: references.Reference | None = None
-    """What the channels are measured against; None: as the recipe has it."""
+    """The reference of the channels; None takes the recipe's."""
     causal: bool = False
-    """Filters that never look ahead, for streams, instead of the recipe's."""
+    """Use filters that never look ahead, for streams, instead of the recipe's."""
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None
-    """What becomes of channels whose labels are not understood; None: as the recipe has it."""
+    """What becomes of channels whose labels are not understood; None takes the recipe's rule."""
     too_many: Literal["error", "nearest"] | None = None
-    """What becomes of a recording with more than ``max_channels``; None: as the recipe has it."""
+    """What becomes of a recording with more than ``max_channels``; None takes the recipe's rule."""
     max_channels: int | None = None
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker needs to know; it travels to other processes."""
+    """Everything that a worker needs to know; it travels to other processes."""
 
     folder: Path
     recipe: Recipe
     choices: PrepareChoices
     seal: bytes | None = None
-    """What fingerprints of sources are made with; None: the store has none."""
+    """Key for the fingerprints of sources; None where the store has none."""
 
 
 def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
-    """The recipe with what the user has chosen in the place of its own, so that the settings have it."""
+    """Return the recipe with the user's choices in the place of its own, so that the settings include them."""
     signal, policy = recipe.signal, recipe.policy
     if choices.reference is not None:
         signal = replace(signal, reference=choices.reference)
@@ -70,7 +70,7 @@ def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
 
 
 def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
-    """What a store was made with; two stores with equal settings and equal files are equal."""
+    """Return the settings of a store; two stores with equal settings and equal files are equal."""
     listed = [item.events for item in items]
     events = "all" if None in listed else sorted({name for names in listed for name in names or ()})
     policy = {name: value for name, value in vars(job.recipe.policy).items() if name != "trained"}
@@ -93,7 +93,7 @@ def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; a set in an order that does not change from process to process."""
+    """Return a value as JSON has it; a set becomes sorted, the same in every process."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     return list(value) if isinstance(value, tuple) else value
@@ -137,7 +137,7 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
 
 
 def _look(job: Job, id: str, item: Item) -> str | None:
-    """The files before they are read; None where they cannot be seen: opening will say why."""
+    """Look at the files before they are read; None where that fails, since opening will raise the reason."""
     if job.seal is None or not item.files:
         return None
     try:
@@ -147,7 +147,7 @@ def _look(job: Job, id: str, item: Item) -> str | None:
 
 
 def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
-    """Of the files that were just read, so most of their bytes are still in memory; empty where there is none."""
+    """Return the fingerprint of the files just read, mostly still in memory; empty where there is none."""
     if job.seal is None or before is None:
         return ""
     found = fingerprint.take(job.seal, id, item.files, item.told)
@@ -158,7 +158,7 @@ def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
 
 
 def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:
-    """``labels_outside``: a label names time that was not recorded at all; seconds and milliseconds are mixed up so."""
+    """Return ``labels_outside`` where a label lies wholly in unrecorded time, as milliseconds taken for seconds do."""
     end = recording.end
     outside = any(i.start >= end or i.stop <= 0 for intervals in labels.values() for i in intervals)
     return {"labels_outside"} if outside else set()

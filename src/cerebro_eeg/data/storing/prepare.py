@@ -1,10 +1,10 @@
-"""What came of a preparation, counted over the store: how much there is, and what its owner should look at.
+"""Prepare: reads, checks, filters, resamples and stores every recording of a recipe, or skips it with a reason.
 
-Prepare: every recording of a recipe is read, checked, filtered, resampled and stored, or skipped with a reason.
+Work is divided by recording. A worker owns a shard, so it waits for no lock and nothing must be merged. A run that is
+killed at any moment and started again continues where the store ends. The store's hash does not depend on how the work
+was divided. One bad file never stops the run.
 
-Work is divided by recording. A worker owns a shard, so there are no locks to wait for and nothing to merge; killed at
-any moment and started again, it goes on where the store ends, and the store's hash does not depend on how the work was
-divided. One bad file never stops the run.
+``Prepared`` counts the result over the whole store, with the points that its owner should look at.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.shards import claim
-from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
 from cerebro_eeg.data.storing.workers import finished, run_all
@@ -33,7 +33,7 @@ from cerebro_eeg.files import absent, remove_empty
 
 @dataclass(frozen=True)
 class Prepared:
-    """What came of a preparation: what the store holds now, and how much of it was there before."""
+    """The result of a preparation: the contents of the store now, and how much of it was there before."""
 
     recordings: int
     hours: float
@@ -44,23 +44,23 @@ class Prepared:
     upsampled: int
     """Recordings whose rate was lower than the store's."""
     faults: dict[str, int]
-    """Recordings by what was wrong with the file and was mended or lived with."""
+    """Recordings by the fault of their file that was mended or tolerated."""
     quality: dict[str, tuple[int, int]]
-    """Channels or samples by what is wrong with them (``scaled``, ``too_large``, ...), and in how many recordings."""
+    """Channels or samples by fault (``scaled``, ``too_large``, ...), and the number of recordings with it."""
     copies: int
-    """Recordings with the samples of another one: a file that was copied, or is linked to twice."""
+    """Recordings with the samples of another one: a copied file, or one that is linked twice."""
     outside: int
-    """Recordings of which a label lies mostly in time that was not recorded."""
+    """Recordings with a label that lies mostly in unrecorded time."""
     skipped: dict[str, str]
     """Reason by id."""
     sources: dict[str, str] = field(repr=False)
-    """Names of the skipped sources by id; they may tell who was recorded, so show them only to who asks."""
+    """Names of the skipped sources by id; they may tell who was recorded, so print them only on request."""
     hash: str
     done_before: int
 
 
 def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str], done_before: int) -> Prepared:
-    """One pass over the lines of a store; ``names`` are those of the sources by id."""
+    """Count over the lines of a store in one pass; ``names`` are those of the sources by id."""
     seconds, upsampled, outside = 0.0, 0, 0
     montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
     total, touched = Counter[str](), Counter[str]()
@@ -93,7 +93,10 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
 
 
 def _has_labels_outside(record: StoredRecording) -> bool:
-    """Milliseconds taken for seconds look so. A label may end a little late; one for the whole recording has no end."""
+    """Return whether a label lies mostly outside, as milliseconds taken for seconds do.
+
+    A label may end a little late, and one for the whole recording has no end.
+    """
     last = record.segments[-1]
     end = last.onset + (last.stop - last.start) / record.sfreq
     return any(
@@ -121,13 +124,14 @@ def prepare(
 ) -> Prepared:
     """Prepare ``part`` (k of n) of a corpus into a store, with ``workers`` processes or, for 0, in this one.
 
-    ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries what was skipped before;
-    what a disk or a network may be to blame for is always tried again. Ids are made with the key in ``key_file``, and
-    ``map_file`` is told what they stand for.
+    ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries skipped sources again;
+    those skipped for a reason that a disk or a network may cause are always tried again. Ids are made with the key in
+    ``key_file``; ``map_file`` receives the names behind the ids.
 
-    ``comparing`` is told how many stored sources, of how many bytes, were touched since and must be read to compare.
-    ``before`` is told, before anything is prepared, the items to do and how many of the part were done before;
-    ``progress`` is told (recordings done, recordings in all, bytes done, bytes in all) after each recording.
+    ``comparing`` is called with the number and the bytes of stored sources that were touched since and must be read to
+    compare. ``before`` is called before anything is prepared, with the items to do and the number of recordings done
+    before. ``progress`` is called after each recording with (recordings done, recordings in all, bytes done, bytes in
+    all).
     """
     if not 1 <= part[0] <= part[1]:
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
@@ -187,7 +191,7 @@ def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:
 
 
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:
-    """The key, where the corpus needs one; and the private files checked before anything is made."""
+    """Return the key, where the corpus needs one, and check the private files before anything is made."""
     if recipe.own_ids:
         if map_file is not None:
             raise ConfigError(f"{recipe.name} keeps the corpus's own ids, so there is nothing to map; leave --map out")
@@ -206,7 +210,7 @@ def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | N
 
 
 def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str, dict[str, str]]]:
-    """All items of the corpus by id, with the subject as the store will show it; and what the ids stand for.
+    """Find all items of the corpus by id, with the subject as the store will show it, and the names behind the ids.
 
     Ids are made here, so that no worker needs the key.
     """
@@ -239,5 +243,5 @@ def _finding(recipe: Recipe) -> Iterator[Item]:
 
 
 def _belongs(id: str, part: tuple[int, int]) -> bool:
-    """Whether a recording belongs to a part; by its id, so that every machine divides alike."""
+    """Return whether a recording belongs to a part; the id decides, so every machine divides alike."""
     return int(hashlib.sha256(id.encode()).hexdigest()[:12], 16) % part[1] == part[0] - 1

@@ -1,9 +1,10 @@
-"""The scale of a recording in microvolts, one robust number, also from blocks that are never in memory together.
+"""ShardWriter: writes recordings into a store, block by block, whole or not at all.
 
-ShardWriter: how recordings get into a store, block by block, whole or not at all.
+Samples are appended to the writer's own shard and flushed, and then the line that commits them. A writer that is killed
+at any byte and opened again continues behind the last whole line. No other process may use its name meanwhile.
 
-Samples are appended to the writer's own shard and flushed, then the line that commits them. Killed at any byte and
-opened again, a writer goes on behind the last whole line. No other process may use its name meanwhile.
+``ScaleSample`` computes the scale of a recording in microvolts, one robust number, from blocks that are never in memory
+together.
 """
 
 import contextlib
@@ -28,9 +29,9 @@ _GOLDEN = np.uint32(2654435769)  # 2^32 / golden ratio: its multiples fill the r
 
 
 def robust_scale(signal: NDArray[np.floating]) -> float:
-    """1.4826 x the median over channels of the median absolute deviation of (time, channel).
+    """Return 1.4826 x the median over channels of the median absolute deviation of (time, channel).
 
-    The lower of two middle values counts, as in ``torch.median``: a model that scales an array by itself agrees.
+    The lower of two middle values counts, as in ``torch.median``, so that a model which scales an array itself agrees.
     """
     rows = np.ascontiguousarray(signal.T, dtype=np.float32)
     deviations = _lower_median(np.abs(rows - _lower_median(rows)[:, None]))
@@ -43,10 +44,10 @@ def _lower_median(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class ScaleSample:
-    """Rows of a recording that arrives in blocks, enough for its scale: all up to 32,768, of more about 16,384 or more.
+    """Rows of a recording that arrives in blocks, enough for its scale: all up to 32,768, else about half of that.
 
-    Which rows are kept depends on their number alone, not on the blocks. Multiples of the golden ratio choose them:
-    every n-th row would make a steady oscillation look constant.
+    The choice of rows depends on their number alone, not on the blocks. Multiples of the golden ratio choose them,
+    because every n-th row would make a steady oscillation look constant.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class ScaleSample:
         self._kept = 0
 
     def add(self, block: NDArray[np.float16]) -> None:
-        """The next rows (time, channel)."""
+        """Add the next rows (time, channel)."""
         marks = np.arange(self._seen, self._seen + len(block), dtype=np.uint64).astype(np.uint32) * _GOLDEN
         self._seen += len(block)
         chosen = marks < self._limit
@@ -71,7 +72,7 @@ class ScaleSample:
             self._rows, self._marks, self._kept = [rows[chosen]], [marks[chosen]], int(chosen.sum())
 
     def scale(self) -> float:
-        """Of what has come so far: exactly ``robust_scale`` where no row was left out."""
+        """Return the scale of the rows so far, exactly ``robust_scale`` where no row was left out."""
         return robust_scale(np.concatenate(self._rows)) if self._kept else 0.0
 
 
@@ -79,13 +80,13 @@ SHARD_BYTES = 1 << 30
 
 
 def _point(name: str, recording: str) -> None:
-    """Where a test ends the process as a kill would: CEREBRO_FAULT=name:recording."""
+    """End the process here, as a kill would, for a test that sets CEREBRO_FAULT=name:recording."""
     if os.environ.get("CEREBRO_FAULT") == f"{name}:{recording}":
         os._exit(9)
 
 
 class ShardWriter:
-    """Appends recordings to the shards of one writer; one that has reached ``shard_bytes`` is followed by a new one."""
+    """Appends recordings to the shards of one writer; after ``shard_bytes`` it begins a new shard."""
 
     def __init__(self, folder: Path, writer: str, *, shard_bytes: int = SHARD_BYTES, lock: bool = True) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", writer):
@@ -121,7 +122,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def recording(self, id: str, channels: Sequence[str], sfreq: float) -> Iterator["Draft"]:
-        """A recording to be written: ``commit`` it before the block ends, or nothing of it stays."""
+        """Yield a recording to write; ``commit`` it before the block ends, or nothing of it stays."""
         if self._closed or os.getpid() != self._pid:
             raise StoreError("this writer is closed, or belongs to another process; open one here")
         if id in self._ids:
@@ -140,7 +141,7 @@ class ShardWriter:
                     self._cut()
 
     def close(self) -> None:
-        """Let another process use the name."""
+        """Release the name for another process."""
         self._closed = True
         self._files.close()
         self._lock.close()
@@ -170,7 +171,7 @@ class ShardWriter:
             self._open_shard()
 
     def _cut(self) -> None:
-        """Shorten both files to what is committed."""
+        """Shorten both files to their committed parts."""
         os.ftruncate(self._lines, self._lines_end)
         _point("between-cuts", self._writer)
         os.ftruncate(self._payload, self._payload_end)
@@ -190,7 +191,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A disk that fails ends the writer: what the files hold then is known again when they are opened anew."""
+        """End the writer when the disk fails; opening it anew finds out what the files hold."""
         try:
             with disk_errors():
                 yield
@@ -242,7 +243,7 @@ class Draft:
         source_bytes: int = 0,
         source: str = "",
     ) -> StoredRecording:
-        """Make it part of the store. ``quality`` counts are added to those of the samples that became gaps.
+        """Make the recording part of the store; ``quality`` counts are added to those of samples that became gaps.
 
         ``source`` is the fingerprint of the source, if one was taken.
         """

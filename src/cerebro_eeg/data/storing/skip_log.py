@@ -1,8 +1,8 @@
 """SkipLog: the sources that are not in a store, each with its reason in one word.
 
-Each writer appends to a file of its own, ``<writer>.skipped.csv``; what a store skipped is the union of them, less what
-is in the store after all. ``skipped.csv`` is that union, written for people at the end of a run. A source that is to be
-tried again gets one more line in each file that has it: from there on it counts as not tried.
+Each writer appends to a file of its own, ``<writer>.skipped.csv``. The skipped sources of a store are the union of
+these files, less the stored ones. ``skipped.csv`` is that union, written for people at the end of a run. A source that
+is to be tried again gets one more line in each file that has it, after which it counts as not tried.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from cerebro_eeg.files import write_text
 _END = ".skipped.csv"
 _FORGOTTEN = "forgotten"
 TRANSIENT = frozenset(("unreadable", "changed", "reader_oserror", "reader_memoryerror"))
-"""Reasons that may lie with a disk, a network or a busy machine: such sources are tried again by every run."""
+"""Reasons that may lie with a disk, a network or a busy machine; every run tries such sources again."""
 
 
 class SkipLog:
-    """The skipped sources of one writer. What is added is on the disk; adding it again changes nothing."""
+    """The skipped sources of one writer. Each addition is on the disk at once; repeating it changes nothing."""
 
     def __init__(self, folder: Path, writer: str) -> None:
         path = folder / f"{writer}{_END}"
@@ -38,7 +38,7 @@ class SkipLog:
                 raise
 
     def add(self, id: str, code: str) -> None:
-        """Note that a source was left out; the last reason counts."""
+        """Record that a source was left out; the last reason counts."""
         if not is_id(id) or not is_code(code) or code == _FORGOTTEN:
             raise ConfigError(f"a skipped source needs an id and a reason in one word, got {id!r} and {code!r}")
         if self._codes.get(id) != code:
@@ -54,7 +54,7 @@ class SkipLog:
             del self._codes[id]
 
     def close(self) -> None:
-        """Let another process use the name."""
+        """Release the name for another process."""
         os.close(self._file)
 
     def _append(self, text: str) -> None:
@@ -71,7 +71,7 @@ class SkipLog:
 
 
 def read_skipped(folder: Path, stored: Collection[str] = ()) -> dict[str, str]:
-    """Reason by id, sorted, of all that any writer skipped and that is not stored."""
+    """Return the reason by id, sorted, of all sources that any writer skipped and that are not stored."""
     found: dict[str, str] = {}
     for name in _logs(folder):
         for id, code in _parse((folder / name).read_bytes(), name).items():
@@ -80,7 +80,7 @@ def read_skipped(folder: Path, stored: Collection[str] = ()) -> dict[str, str]:
 
 
 def forget(folder: Path, ids: Collection[str]) -> None:
-    """Let sources count as not tried, in the files of all writers but those at work: theirs were just tried."""
+    """Let sources count as not tried, in the files of all idle writers; those at work have just tried theirs."""
     with disk_errors("read"):
         names = _logs(folder) if ids else []
     for name in names:
