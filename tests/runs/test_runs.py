@@ -169,7 +169,7 @@ def test_a_damaged_state_is_refused(folder, tmp_path):
 
 
 def test_two_trainings_in_one_folder_are_refused(folder, tmp_path):
-    with RunFolder(tmp_path / "run").held(), pytest.raises(ConfigError, match="another process is training"):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is training"):
         pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
 
 
