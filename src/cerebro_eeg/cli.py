@@ -21,7 +21,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any, Protocol, TextIO
+from types import UnionType
+from typing import Annotated, Any, Protocol, TextIO, Union
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError
@@ -165,7 +166,10 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     # that verbs share) has no name there, so its fields stand among the other flags.
     signature = inspect.signature(function, eval_str=True)
     named = (
-        (p, "" if dataclasses.is_dataclass(p.annotation) else p.name.removesuffix("_"))
+        (
+            p.replace(annotation=_named_choices(p.annotation)),
+            "" if dataclasses.is_dataclass(p.annotation) else p.name.removesuffix("_"),
+        )
         for p in signature.parameters.values()
     )
     parameters = [
@@ -181,6 +185,17 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     del prepared.__wrapped__
     prepared.__annotations__ = {p.name: p.annotation for p in parameters}
     return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=args, config=config)
+
+
+def _named_choices(annotation: Any) -> Any:
+    """Call each of several sets of options (bench) by its short name: TrainBench is ``train``."""
+    import tyro
+
+    kinds = annotation.__args__ if isinstance(annotation, UnionType) else ()
+    if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
+        return annotation
+    names = [kind.__name__.removesuffix("Bench").lower() for kind in kinds]
+    return Union[tuple(Annotated[k, tyro.conf.subcommand(n)] for k, n in zip(kinds, names, strict=True))]  # noqa: UP007
 
 
 # Patterns of words around a usage error of tyro or Python, and their replacements.

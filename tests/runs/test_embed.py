@@ -1,4 +1,4 @@
-"""embed: features of recordings equal those of the same windows as arrays; files that any tool reads; nothing half."""
+"""embed: features of recordings equal those of the same windows as arrays; its files are complete and readable."""
 
 import json
 import logging

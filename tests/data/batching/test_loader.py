@@ -1,4 +1,4 @@
-"""What is read is what the store holds, laid out as plain loops would; whoever reads, and with how many threads."""
+"""The loader returns what the store holds, laid out as plain loops would, with any number of threads or processes."""
 
 import os
 import pickle
@@ -249,7 +249,7 @@ def is_gone(number):
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def wait_until(true, seconds=20.0):
+def wait_until(true, seconds=300.0):
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.01)
@@ -323,7 +323,7 @@ def test_processes_end_with_a_run_that_is_killed(two):
         "store = Store(sys.argv[1])\n"
         "loader = Loader([(store, find_windows(store, seconds=1))], threads=2, processes=True)\n"
         "print(*(process._process.pid for process in loader._readers._all), flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", code, str(two[0][0]._folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:

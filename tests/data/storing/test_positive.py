@@ -1,4 +1,4 @@
-"""Of two classes the last is positive: a user chooses it, prepare says it, and the corpora have it right."""
+"""The last of two classes is the positive one: users choose it, prepare prints it, and the corpora have it right."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keys and the private map: for their owner alone, outside of stores, whole, and one line where a file is none."""
+"""Keys and the private map: readable by their owner only, outside of stores, complete; a wrong file is one line."""
 
 import hashlib
 import hmac

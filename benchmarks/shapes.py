@@ -1,11 +1,16 @@
 """Random shapes of short-axis attention against float64: does any fail, and how exact is it beside the best backend?
 
-Rows to 4 million, axes 1 to 256, ragged, padded and empty windows, hidden keys, very negative scores, three types,
-programs of one and of several turns; outputs and gradients against float64, beside the best stock backend. On a GPU, in
-several processes.
+    python benchmarks/shapes.py [--shapes 2000 --workers 12]
+
+Shapes have up to 4 million rows and axes of 1 to 256 tokens. Windows may be ragged, padded or empty, keys hidden and
+scores very negative. There are three types, and programs of one and of several turns. Outputs and gradients are
+compared with float64 and with the best stock backend. The table counts the shapes whose error exceeds ``MOST_ERROR``
+times that backend's, and names the worst ten. It needs a GPU and runs in several processes.
 """
 
 import random
+import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -16,19 +21,46 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cerebro_eeg import fast
 from cerebro_eeg.batch import Layout
-from cerebro_eeg.bench.options import MOST_ERROR
-from cerebro_eeg.bench.table import Cell, Table
+from cerebro_eeg.bench.__main__ import main_of
+from cerebro_eeg.bench.machine import choose_device
+from cerebro_eeg.bench.table import Cell, ResultTable
+from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import attention
 from cerebro_eeg.fast.attention import FILLING
 from cerebro_eeg.model.attention import Axis, attend
+from cerebro_eeg.schema import require
 
+MOST_ERROR = 1.5  # of short-axis attention, over the error of the best stock backend
 QUERIES = 512
-"""Half of the shapes have so many and have a row of their own: over few, the ratio of two errors is partly luck."""
+"""Half of the shapes have this many and get a row of their own: over few queries, the ratio of two errors is luck."""
 MARKS = {"median": 0.5, "p99": 0.99, "p999": 0.999, "most": 1.0}
 
 
-def check_all(shapes: int, workers: int) -> Table:
-    """Try ``shapes`` random shapes, shared by processes."""
+@dataclass(frozen=True)
+class Shapes:
+    """Random shapes of short-axis attention against float64, beside the best stock backend (GPU)."""
+
+    shapes: int = 2000
+    """Shapes to try."""
+    workers: int = 12
+    """Processes that try them."""
+    device: str = "cuda"
+    """A GPU; the tests check the kernels on the CPU."""
+
+    def __post_init__(self) -> None:
+        for name in ("shapes", "workers"):
+            require(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; expected at least 1")
+
+
+def run(options: Shapes, say: Callable[[str], None]) -> list[ResultTable]:
+    """Try all shapes."""
+    if choose_device(options.device, "benchmarks/shapes.py").type != "cuda":
+        raise ConfigError("shapes.py checks the kernels on a GPU; the tests check those of the CPU")
+    return [check_all(options.shapes, options.workers)]
+
+
+def check_all(shapes: int, workers: int) -> ResultTable:
+    """Try ``shapes`` random shapes, shared among processes."""
     with ProcessPoolExecutor(workers, get_context("spawn"), fast.choose, ("auto",)) as pool:
         share = -(-shapes // workers)
         parts = list(pool.map(check_shapes, range(workers), [share] * workers))
@@ -46,8 +78,8 @@ class Compared:
     queries: int
 
 
-def table(tried: int, failures: list[str], compared: list[Compared]) -> Table:
-    """What was tried, what failed, and our error over the best stock backend's, with the cases where it is largest."""
+def table(tried: int, failures: list[str], compared: list[Compared]) -> ResultTable:
+    """Count shapes and failures, and show our error over the best stock backend's, with the worst cases."""
     columns: dict[str, str | None] = {"queries": "", "tried": "", "by_kernels": "", "failures": "", "over_allowed": ""}
     columns |= {f"error_{name}": ".2fx" for name in MARKS}
     compared = sorted(compared)
@@ -60,19 +92,19 @@ def table(tried: int, failures: list[str], compared: list[Compared]) -> Table:
     notes = [f"fails: {failure}" for failure in failures[:10]]
     worst = [found for found in compared[:-11:-1] if found.error > MOST_ERROR]
     notes += [f"{found.error:.2f}x: {found.case}, {found.queries} queries" for found in worst]
-    return Table("shapes", title, columns, rows, (), notes)
+    return ResultTable("shapes", title, columns, rows, (), notes)
 
 
 def _errors(compared: list[Compared]) -> list[Cell]:
-    """How many of these, in rising order, are over what is allowed, and the marks."""
+    """Count the errors above ``MOST_ERROR``, and return the quantiles of a sorted list."""
     marks = [compared[int(q * (len(compared) - 1))].error if compared else None for q in MARKS.values()]
     return [sum(found.error > MOST_ERROR for found in compared), *marks]
 
 
 def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[Compared]]:
-    """Try random shapes of a few compiled variants; shapes tried, failures, and our errors over the best backend's.
+    """Try random shapes of a few compiled variants; return their number, the failures, and our errors over the best's.
 
-    In a process of its own: it changes which programs take several turns.
+    It needs a process of its own, because it changes which programs take several turns.
     """
     rng = random.Random(seed)
     tried, failures = 0, []
@@ -105,7 +137,7 @@ def check_shapes(seed: int, shapes: int) -> tuple[int, list[str], list[Compared]
 def check_shape(
     rng: random.Random, dtype: torch.dtype, heads: int, dim: int, length: int, across: bool, mask: str, rows: int | None
 ) -> str | tuple[float, int] | None:
-    """What is wrong, or our error over the best backend's and the queries; None where a rule takes the stock path."""
+    """Return what is wrong, or our error over the best backend's and the queries; None where the stock path runs."""
     torch.manual_seed(rng.randrange(2**31))
     other = rng.randint(1, 9)
     windows = rng.randint(1, 6)
@@ -171,3 +203,7 @@ def check_shape(
 def _error(found: Tensor, exact: Tensor) -> float:
     size = exact.norm().item()
     return (found.double() - exact).norm().item() / size if size else found.double().norm().item()
+
+
+if __name__ == "__main__":
+    sys.exit(main_of(Shapes, run))

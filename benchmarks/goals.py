@@ -1,24 +1,45 @@
-"""Goals: every ratio that was promised beside what was found, from the CSV files that the benchmarks wrote.
+"""Goals: every promised ratio beside the measured one, from the CSV files that the benchmarks wrote.
 
-A goal is a line in ``GOALS``. What was not measured stays empty and counts as not met.
+    python benchmarks/goals.py --out my-bench [--without peers shapes]
+    python benchmarks/goals.py --out my-bench --found      # only compare the files that are there
+
+The first form runs every benchmark that has a goal, one after the other, on a GPU; peers are CBraMod and LUNA, with
+2,048 windows at once. Each part writes its files when it is done, so parts may also run one by one. goals.csv lists
+what was asked and what was found. A goal is a line in ``GOALS``. A goal without a measurement stays empty and counts as
+not met.
 """
 
+import argparse
 import csv
 import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import peers
+import shapes
+from cerebro_eeg.bench.__main__ import add_options, finish, read_options
+from cerebro_eeg.bench.attention import geometric_mean
 from cerebro_eeg.bench.machine import command, where
-from cerebro_eeg.bench.options import MOST_ERROR, Attention, Cpu, Forward, Goals, Latency, Mixed, Options, Peers, Train
-from cerebro_eeg.bench.table import Cell, Table
+from cerebro_eeg.bench.options import (
+    AttentionBench,
+    CpuBench,
+    ForwardBench,
+    LatencyBench,
+    MixedBench,
+    Options,
+    TrainBench,
+)
+from cerebro_eeg.bench.run import Found, measure
+from cerebro_eeg.bench.run import run as run_bench
+from cerebro_eeg.bench.table import Cell, ResultTable
 from cerebro_eeg.errors import ConfigError
+from peers import Peers
+from shapes import MOST_ERROR, Shapes
 
-if TYPE_CHECKING:
-    from cerebro_eeg.bench.run import Found
-
-Rows = list[dict[str, str]]
+Part = Options | Peers | Shapes
+CsvRows = list[dict[str, str]]
 COLUMNS: dict[str, str | None] = {
     "goal": "",
     "asked": "",
@@ -31,11 +52,11 @@ COLUMNS: dict[str, str | None] = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A number from one file that should be at least, or at most, another."""
+    """A number from one file that should be at least ``least`` and at most ``most``."""
 
     what: str
     file: str
-    value: Callable[[Rows], float | None]
+    value: Callable[[CsvRows], float | None]
     least: float | None = None
     most: float | None = None
 
@@ -45,12 +66,33 @@ class Goal:
         )
 
 
+@dataclass(frozen=True)
+class Goals:
+    """Everything that has a goal on the GPU, one after the other, and a table of goals and what was found."""
+
+    found: bool = False
+    """Do not measure: take the CSV files that already lie in the folder."""
+    without: tuple[str, ...] = ()
+    """Benchmarks to leave out: attention shapes forward latency train mixed peers cpu."""
+    device: str = "cuda"
+    """Where; cpu only shows that it runs."""
+
+
+def measure_part(options: Part, out: Path, say: Callable[[str], None]) -> Found:
+    """Run one part: a benchmark of the package or a study of this folder."""
+    if isinstance(options, Peers):
+        return measure(peers.run, options, out, say)
+    if isinstance(options, Shapes):
+        return measure(shapes.run, options, out, say)
+    return run_bench(options, out, say)
+
+
 def run(
     options: Goals,
     out: Path,
     say: Callable[[str], None],
-    measure: Callable[[Options, Path, Callable[[str], None]], "Found"],
-) -> "Found":
+    measure: Callable[[Part, Path, Callable[[str], None]], Found] = measure_part,
+) -> Found:
     """Run every part that is not left out, then lay its figures beside the goals."""
     unknown = set(options.without) - set(PARTS)
     if unknown:
@@ -69,26 +111,26 @@ def run(
     return [*found, (table, place)]
 
 
-# What the goals need, in an order in which the first ones matter most where time runs out.
-PARTS: dict[str, Callable[[str], Options]] = {
-    "train": lambda device: Train(device=device),
-    "attention": lambda device: Attention(device=device),
-    "forward": lambda device: Forward(device=device),
-    "latency": lambda device: Latency(device=device),
-    "mixed": lambda device: Mixed(device=device),
+# The parts that the goals need, the most important first, in case time runs out.
+PARTS: dict[str, Callable[[str], Part]] = {
+    "train": lambda device: TrainBench(device=device),
+    "attention": lambda device: AttentionBench(device=device),
+    "forward": lambda device: ForwardBench(device=device),
+    "latency": lambda device: LatencyBench(device=device),
+    "mixed": lambda device: MixedBench(device=device),
     "peers": lambda device: Peers(
         device=device,
         windows=0 if device == "cpu" else 2048,
         compiled=("CEReBrO", "CBraMod", "LUNA"),
         without=("EEGNet", "BIOT", "LaBraM", "EEGPT", "BENDR"),
     ),
-    "shapes": lambda device: Attention(device=device, shapes=2000),
-    "cpu": lambda device: Cpu(),
+    "shapes": lambda device: Shapes(device=device),
+    "cpu": lambda device: CpuBench(),
 }
 
 
-def compare(folder: Path) -> Table:
-    """The table of all goals, from the files of a folder."""
+def compare(folder: Path) -> ResultTable:
+    """Make the table of all goals from the files of a folder."""
     rows: list[list[Cell]] = []
     for goal in GOALS:
         path = folder / f"{goal.file}.csv"
@@ -98,13 +140,13 @@ def compare(folder: Path) -> Table:
         when = ["", "not measured"] if value is None else [lines[0]["machine"], lines[0]["date"]]
         rows.append([goal.what, asked, value, "yes" if goal.met(value) else "no", *when])
     met = sum(row[3] == "yes" for row in rows)
-    return Table("goals", f"Goals: {met} of {len(rows)} met", COLUMNS, rows, ())
+    return ResultTable("goals", f"Goals: {met} of {len(rows)} met", COLUMNS, rows, ())
 
 
-def pick(column: str, **where: str) -> Callable[[Rows], float | None]:
-    """The one number of a column where other columns have these values."""
+def pick(column: str, **where: str) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds a column's number in the row where other columns have these values."""
 
-    def value(rows: Rows) -> float | None:
+    def value(rows: CsvRows) -> float | None:
         return next(iter(_numbers(rows, column, lambda row: all(row[key] == of for key, of in where.items()))), None)
 
     return value
@@ -112,10 +154,10 @@ def pick(column: str, **where: str) -> Callable[[Rows], float | None]:
 
 def extreme(
     of: Callable[[list[float]], float], column: str, **ranges: tuple[int, int]
-) -> Callable[[Rows], float | None]:
-    """The least, the most or the mean of a column where other columns lie in these ranges."""
+) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds the least, the most or the mean of a column where others lie in these ranges."""
 
-    def value(rows: Rows) -> float | None:
+    def value(rows: CsvRows) -> float | None:
         inside = _numbers(
             rows, column, lambda row: all(low <= int(row[key]) <= high for key, (low, high) in ranges.items())
         )
@@ -124,46 +166,42 @@ def extreme(
     return value
 
 
-def best_peer(name: str, part: str) -> Callable[[Rows], float | None]:
-    """How many times as long as ours a peer takes at its best, eager or compiled."""
+def best_peer(name: str, part: str) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds how many times as long as ours a peer takes at its best, eager or compiled."""
 
-    def value(rows: Rows) -> float | None:
+    def value(rows: CsvRows) -> float | None:
         return min(_numbers(rows, f"{part}_times", lambda row: row["model"] == name), default=None)
 
     return value
 
 
-def deterministic(preset: str) -> Callable[[Rows], float | None]:
+def deterministic(preset: str) -> Callable[[CsvRows], float | None]:
     return pick("times", preset=preset, rival="deterministic")
 
 
-def latency(preset: str) -> Callable[[Rows], float | None]:
-    """Eager over the fastest that is not eager."""
+def latency(preset: str) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds eager over the fastest rival that is not eager."""
 
-    def value(rows: Rows) -> float | None:
+    def value(rows: CsvRows) -> float | None:
         others = _numbers(rows, "eager_over", lambda row: row["preset"] == preset and row["rival"] != "eager")
         return max(others, default=None)
 
     return value
 
 
-def cpu_share(rows: Rows) -> float | None:
-    """The best of ours with 19 channels."""
+def cpu_share(rows: CsvRows) -> float | None:
+    """Find the best share of ours with 19 channels."""
     found = _numbers(rows, "sgemm_share", lambda row: row["channels"] == "19" and row["rival"].startswith("ours"))
     return max(found, default=None)
 
 
-def _numbers(rows: Rows, column: str, chosen: Callable[[dict[str, str]], bool]) -> list[float]:
+def _numbers(rows: CsvRows, column: str, chosen: Callable[[dict[str, str]], bool]) -> list[float]:
     return [float(row[column]) for row in rows if row[column] and chosen(row)]
 
 
-def _mean(values: list[float]) -> float:
-    from cerebro_eeg.bench.attention import geometric_mean
-
-    return geometric_mean(values)
-
-
-def _sized(what: str, file: str, values: Callable[[str], Callable[[Rows], float | None]], **least: float) -> list[Goal]:
+def _sized(
+    what: str, file: str, values: Callable[[str], Callable[[CsvRows], float | None]], **least: float
+) -> list[Goal]:
     return [Goal(f"{what}, {name}", file, values(name), least=number) for name, number in least.items()]
 
 
@@ -174,7 +212,12 @@ GOALS: tuple[Goal, ...] = (
         extreme(min, "times_both", head_dim=(16, 16), length=(19, 32)),
         least=9,
     ),
-    Goal("the same, all head dims and axes 1-64: geometric mean", "attention", extreme(_mean, "times_both"), least=4),
+    Goal(
+        "the same, all head dims and axes 1-64: geometric mean",
+        "attention",
+        extreme(geometric_mean, "times_both"),
+        least=4,
+    ),
     Goal("the same: least", "attention", extreme(min, "times_both"), least=1),
     Goal(
         "share of the copy floor, forward, axes 16-64: least",
@@ -271,3 +314,19 @@ GOALS: tuple[Goal, ...] = (
         least=0.8,
     ),
 )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the options, measure or only compare, and print every table."""
+    parser = argparse.ArgumentParser(prog="python benchmarks/goals.py", description=Goals.__doc__)
+    add_options(parser, Goals)
+    given = vars(parser.parse_args(arguments))
+
+    def call() -> Found:
+        return run(*read_options(Goals, given), lambda line: print(line, file=sys.stderr, flush=True))
+
+    return finish(call)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,14 +1,20 @@
-"""Ours beside other EEG models of braindecode: same seconds and channels, each at its own rate, untrained.
+"""CEReBrO beside other EEG models of braindecode: same seconds and channels, each at its own rate, untrained.
 
-Inference and training (cross-entropy of two classes, fused AdamW) in windows a second, with the parameters beside.
-bf16 autocast on a GPU, fp32 on a CPU, for all alike; ours with our kernels. A model that does not import, build or run
-is listed with its error; one that fails with many windows takes half as many, and a quarter: what a library's attention
-cannot do is not the model's fault. A peer is a line in ``PEERS``.
+    python benchmarks/peers.py [--channels 19 --seconds 5 --compiled CEReBrO CBraMod LUNA --without EEGPT]
 
-Models cut the same seconds into more or fewer tokens. So beside the rates are the FLOPs of a window's forward pass, and
-what ours could do at best: all its products at the rate of the machine's best GEMM, the rest for nothing.
+The table has windows per second of inference and of training (cross-entropy of two classes, fused AdamW), and the
+number of parameters. All models run under bf16 autocast on a GPU and in fp32 on a CPU; ours uses our kernels. A model
+that does not import, build or run is listed with its error. A model that fails with many windows tries half as many,
+then a quarter, because a limit of a library's attention is not the model's fault. braindecode is no dependency: without
+it, its models are listed as failing. A peer is a line in ``PEERS``.
+
+Models cut the same seconds into different numbers of tokens: a window is 380 tokens for ours and 95 for CBraMod. So the
+table also has the FLOPs of a window's forward pass. A note gives the best rate that ours could reach, with all its
+products at the rate of the machine's best GEMM and everything else free; on a GPU also by the roofline of ``bench
+train``.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,13 +26,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops
+from cerebro_eeg.bench.__main__ import main_of
+from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops, roofline
 from cerebro_eeg.bench.clock import Call, failure, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, many_graphs, samples_of
-from cerebro_eeg.bench.options import Cpu, Peers, Train
-from cerebro_eeg.bench.roofline import roofline
-from cerebro_eeg.bench.table import Cell, Panel, Series, Table, failing_notes
+from cerebro_eeg.bench.options import Benchmark, CpuBench, TrainBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, failing_notes
 from cerebro_eeg.channels.match import match
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
@@ -38,8 +44,30 @@ NAMES = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2".split()
 
 
 @dataclass(frozen=True)
+class Peers(Benchmark):
+    """Small beside EEGNet, BIOT, LaBraM, CBraMod, EEGPT, LUNA and BENDR of braindecode: same seconds and channels."""
+
+    channels: int = 19
+    """The first of the 10-20 system's 19."""
+    seconds: float = 5.0
+    """Length of a window, each model at its own rate."""
+    windows: int = 0
+    """Windows at once; 0: 256 on a GPU, 4 on a CPU."""
+    preset: str = "small"
+    """Size of our model."""
+    compiled: tuple[str, ...] = ()
+    """Models that are also compiled, such as CEReBrO CBraMod LUNA."""
+    without: tuple[str, ...] = ()
+    """Models to leave out."""
+    gemm: tuple[int, ...] = ()
+    """Square products that the GEMM rate is the best of; by default those of train on a GPU, of cpu on a CPU."""
+    device: str = "auto"
+    """cuda, cpu or auto."""
+
+
+@dataclass(frozen=True)
 class Peer:
-    """A class of braindecode and the rate that its authors trained it at."""
+    """A class of braindecode and the sampling rate that its authors used."""
 
     name: str
     sfreq: int
@@ -73,40 +101,40 @@ COLUMNS: dict[str, str | None] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class Candidate:
     """A model with windows for it."""
 
     module: nn.Module
     call: Callable[[int], Callable[[], Tensor]]
-    """For so many windows."""
+    """Returns a forward pass of this many windows."""
     hz: float
     parameters: int
     flops: int
-    """Of one window's forward pass."""
+    """FLOPs of one window's forward pass."""
 
 
-Work = Callable[[Entry, int, torch.device], Call]
+Work = Callable[[Candidate, int, torch.device], Call]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """One kind of work of all models that run."""
+    """The rates of one kind of work, of all models that run."""
 
     per_s: dict[str, float]
     windows: dict[str, int]
-    """At once."""
+    """Windows at once."""
     spread: dict[str, float]
     failing: list[tuple[str, str]]
 
     def times(self, label: str) -> float | None:
-        """How many times as long as the better of ours, eager or compiled, a window takes."""
+        """Return how many times as long a window takes as with the better of ours, eager or compiled."""
         ours = [rate for name, rate in self.per_s.items() if name.startswith(OURS)]
         return max(ours) / self.per_s[label] if ours and label in self.per_s else None
 
 
-def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
-    """One row for each model, and one more for each that is compiled as well."""
-    device = choose_device(options.device, "peers")
+def run(options: Peers, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per model, and one more per model that is compiled as well."""
+    device = choose_device(options.device, "benchmarks/peers.py")
     known = {OURS, *PEERS}
     unknown = {*options.compiled, *options.without} - known
     if unknown:
@@ -117,7 +145,7 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
     many_graphs()
     ceiling = describe_ceiling(options, windows, device)
     say(ceiling)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Candidate] = {}
     failing: list[tuple[str, str]] = []
     for name in [OURS, *PEERS]:
         if name in options.without:
@@ -137,8 +165,10 @@ def run(options: Peers, say: Callable[[str], None]) -> list[Table]:
     return [table(options, entries, windows, device, ceiling, found, failing)]
 
 
-def measure(what: str, work: Work, entries: dict[str, Entry], windows: int, rounds: int, device: torch.device) -> Rates:
-    """Windows a second of all models, in turns."""
+def measure(
+    what: str, work: Work, entries: dict[str, Candidate], windows: int, rounds: int, device: torch.device
+) -> Rates:
+    """Measure windows per second of all models, in turns."""
     calls: dict[str, Call] = {}
     fitting: dict[str, int] = {}
     failing: list[tuple[str, str]] = []
@@ -159,25 +189,25 @@ def measure(what: str, work: Work, entries: dict[str, Entry], windows: int, roun
 
 
 def describe_ceiling(options: Peers, windows: int, device: torch.device) -> str:
-    """What our model could do at best; on a GPU also with products as fast as they are for its width."""
+    """Describe the best rate that our model could reach; on a GPU also with products as fast as for its width."""
     config = config_of(options.preset)
     spent = cost(config, options.channels, samples_of(config, options.seconds))
     cuda = device.type == "cuda"
     _, peak = best_gemm(
-        device, torch.bfloat16 if cuda else torch.float32, options.gemm or (Train() if cuda else Cpu()).gemm
+        device, torch.bfloat16 if cuda else torch.float32, options.gemm or (TrainBench() if cuda else CpuBench()).gemm
     )
     text = (
         f"ceiling: GEMM {in_flops(peak)}; with it ours would take {peak / spent.flops:,.0f} windows/s in inference and "
         f"{peak / spent.flops / 3:,.0f} in training, 3 times the FLOPs"
     )
     if cuda:
-        floor = roofline(config, windows * spent.tokens, device, copy_rate(device, Train().copy))
+        floor = roofline(config, windows * spent.tokens, device, copy_rate(device, TrainBench().copy))
         text += f"; roofline of a training step, as in bench train: {windows / floor.seconds:,.0f}"
     return text
 
 
-def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.device) -> Entry:
-    """A model and what it is called with."""
+def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.device) -> Candidate:
+    """Make a model and the windows that it is called with."""
     torch.manual_seed(0)
     names = NAMES[: options.channels]
     module: nn.Module
@@ -211,17 +241,21 @@ def make(options: Peers, name: str, windows: int, compiled: bool, device: torch.
         if compiled:
             module.compile()
     parameters = sum(p.numel() for p in module.parameters())
-    return Entry(module, call, hz, parameters, flops)
+    return Candidate(module, call, hz, parameters, flops)
 
 
 def count_flops(call: Callable[[], Tensor]) -> int:
-    """Of products and convolutions. Torch does not count its fused layers for inference, nor all kinds of attention."""
+    """Count the FLOPs of products and convolutions.
+
+    Torch does not count its fused layers for inference, nor all kinds of attention: so gradients are on, and attention
+    is the plain formula.
+    """
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
     return counter.get_total_flops()
 
 
-def infer(entry: Entry, windows: int, device: torch.device) -> Call:
+def infer(entry: Candidate, windows: int, device: torch.device) -> Call:
     forward = entry.call(windows)
 
     def call() -> None:
@@ -232,8 +266,8 @@ def infer(entry: Entry, windows: int, device: torch.device) -> Call:
     return call
 
 
-def train(entry: Entry, windows: int, device: torch.device) -> Call:
-    """Forward, backward and a step of the optimizer."""
+def train(entry: Candidate, windows: int, device: torch.device) -> Call:
+    """Return a call that runs forward, backward and a step of the optimizer."""
     forward = entry.call(windows)
     optimizer = torch.optim.AdamW([p for p in entry.module.parameters() if p.requires_grad], lr=1e-5, fused=True)
 
@@ -257,14 +291,14 @@ def _autocast(device: torch.device) -> torch.autocast:
 
 def table(
     options: Peers,
-    entries: dict[str, Entry],
+    entries: dict[str, Candidate],
     windows: int,
     device: torch.device,
     ceiling: str,
     rates: dict[str, Rates],
     failing: list[tuple[str, str]],
-) -> Table:
-    """Times are over the best of ours, eager or compiled."""
+) -> ResultTable:
+    """Lay out the table; "times" are over the best of ours, eager or compiled."""
     rows: list[list[Cell]] = []
     for label, entry in entries.items():
         name, _, compiled = label.partition(", ")
@@ -282,4 +316,8 @@ def table(
     title = f"Peers, {options.channels} channels x {options.seconds:g} s, {windows} windows at once, {kind}"
     what = "times: how many times as long as ours; Hz: each model's own rate; GFLOP: a window's forward pass"
     notes = (what, ceiling, *failing_notes(failing))
-    return Table("peers", title, COLUMNS, rows, [Panel("windows/s", "", series)], notes)
+    return ResultTable("peers", title, COLUMNS, rows, [Panel("windows/s", "", series)], notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main_of(Peers, run))
