@@ -13,7 +13,7 @@ from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError, StoreError
-from cerebro_eeg.fast import attention
+from cerebro_eeg.fast import eligible
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.runs import evaluate, finetune, pretrain
 from cerebro_eeg.runs.folder import RunFolder
@@ -199,7 +199,7 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path, monkeypatch):
 
     def state():
         filled = torch.utils.deterministic.fill_uninitialized_memory
-        return attention._choice, torch.are_deterministic_algorithms_enabled(), filled, torch.get_num_threads()
+        return eligible._choice, torch.are_deterministic_algorithms_enabled(), filled, torch.get_num_threads()
 
     def watching(function):
         return lambda *given, **named: (seen.append(state()), function(*given, **named))[1]

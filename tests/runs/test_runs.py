@@ -169,7 +169,7 @@ def test_a_damaged_state_is_refused(folder, tmp_path):
 
 
 def test_two_trainings_in_one_folder_are_refused(folder, tmp_path):
-    with RunFolder(tmp_path / "run").held(), pytest.raises(ConfigError, match="another process is training"):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is training"):
         pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
 
 
@@ -202,11 +202,11 @@ def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch, strategy):
-    """The losses of a piece's windows one by one: only that of the window which is not a number is named."""
+    """Each window of a micro-batch is computed alone, so that only the bad ones are named."""
     original = MaskedTask._reconstruct
 
-    def poisoned(self, module, raw, *ready):
-        found = original(self, module, raw, *ready)
+    def poisoned(self, module, raw, *inputs):
+        found = original(self, module, raw, *inputs)
         bad = any(self._windows[0].ids([w])[0][1] == 512 for w in raw.step.window.tolist())
         return replace(found, masked_sum=found.masked_sum * float("inf")) if bad else found
 

@@ -237,7 +237,7 @@ class MaskedTask:
             ]
 
     def share(self, module: nn.Module, micro_batch: MaskedMicroBatch) -> tuple[Tensor, Tensor]:
-        found: Reconstruction = module(*(micro_batch.inputs or self._inputs(micro_batch.raw)))
+        found = self._reconstruct(module, micro_batch.raw, micro_batch.inputs)
         masked = found.masked_sum / max(1, micro_batch.masked)
         visible = found.visible_sum / max(1, micro_batch.visible)
         return masked + self._objective.alpha * visible, torch.stack([masked, visible]).detach()
@@ -247,11 +247,14 @@ class MaskedTask:
 
     def window_losses(self, module: nn.Module, micro_batch: MaskedMicroBatch) -> Iterator[tuple[str, Tensor]]:
         for name, raw in read_alone(self._loader, self._windows, micro_batch.raw.step):
-            found: Reconstruction = module(*self._inputs(raw))
-            yield name, found.loss
+            yield name, self._reconstruct(module, raw).loss
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
         note_seen(notes, self._windows, self._order.step(step - 1))
+
+    def _reconstruct(self, module: nn.Module, raw: RawStep, inputs: MaskedInputs | None = None) -> Reconstruction:
+        found: Reconstruction = module(*(inputs or self._inputs(raw)))
+        return found
 
     def _inputs(self, raw: RawStep) -> MaskedInputs:
         """Lay the windows out on the device. The loop fetches the next step while the device computes the last one."""
