@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """A copy there, without waiting for what a GPU still computes: it takes page-locked memory in its own time."""
+    """Copy a tensor to a device; page-locked memory, so that the copy does not wait for a busy GPU."""
     if device is None or device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -41,12 +41,12 @@ class Layout:
 
     @staticmethod
     def uniform(windows: int, width: int) -> "Layout":
-        """``windows`` windows of ``width`` rows each."""
+        """Return the layout of ``windows`` windows of ``width`` rows each."""
         return Layout(windows, width)
 
     @staticmethod
     def ragged(counts: Sequence[int], device: torch.device | None = None) -> "Layout":
-        """Windows of ``counts[0]``, ``counts[1]``, ... rows."""
+        """Return the layout of windows of ``counts[0]``, ``counts[1]``, ... rows."""
         width = max(counts, default=0)
         if all(n == width for n in counts):
             return Layout(len(counts), width)
@@ -59,11 +59,11 @@ class Layout:
 
     @staticmethod
     def padded(real_BC: Tensor) -> "Layout":
-        """Windows padded to the same width; ``real_BC`` marks what is not a pad."""
+        """Return the layout of windows padded to the same width; ``real_BC`` is false for pads."""
         return Layout(real_BC.shape[0], real_BC.shape[1], None, real_BC.flatten(), real_BC)
 
     def grid(self, x_R: Tensor) -> Tensor:
-        """Rows (R, ...) as (B, C, ...); zeros where a ragged window has no row."""
+        """Lay rows (R, ...) out as (B, C, ...), with zeros where a ragged window has no row."""
         shape = (self.windows, self.width, *x_R.shape[1:])
         if self.slot_R is None:
             return x_R.reshape(shape)
@@ -71,7 +71,7 @@ class Layout:
         return flat.index_copy_(0, self.slot_R, x_R).reshape(shape)
 
     def rows(self, x_BC: Tensor) -> Tensor:
-        """A grid (B, C, ...) back as rows (R, ...)."""
+        """Take a grid (B, C, ...) back to rows (R, ...)."""
         flat = x_BC.flatten(0, 1)
         return flat if self.slot_R is None else flat.index_select(0, self.slot_R)
 
@@ -82,19 +82,19 @@ class Layout:
         return x_B.index_select(0, self.slot_R // self.width)
 
     def counts(self, device: torch.device) -> Tensor:
-        """(B,) real rows of each window."""
+        """Return the number of real rows of each window, (B,)."""
         if self.present_BC is None:
             return torch.full((self.windows,), self.width, device=device)
         return self.present_BC.sum(1)
 
     def first_rows(self) -> Tensor | None:
-        """(B + 1,) the first row of each ragged window, and the number of rows; None where windows are equally wide."""
+        """Return the first row of each ragged window, and the number of rows, (B + 1,); None for equal windows."""
         if self.slot_R is None or self.present_BC is None:
             return None
         return functional.pad(self.present_BC.sum(1).cumsum(0), (1, 0))
 
     def doubled(self, separated: bool, device: torch.device) -> tuple["Layout", Tensor]:
-        """The layout of two rows for every row, and where each of them comes from.
+        """Return the layout of two rows for every row, and where each of them comes from.
 
         Row ``2 r + k`` of the source (k is 0 or 1) goes beside the other row of ``r``, or, if ``separated``, behind the
         first rows of its whole window.
@@ -116,7 +116,7 @@ class Layout:
         return self.windows * self.width if self.slot_R is None else len(self.slot_R)
 
     def _double_slot(self) -> Tensor:
-        """The first of the two places that a row gets in the grid of twice the width."""
+        """Return the first of the two places that a row gets in the grid of twice the width."""
         assert self.slot_R is not None
         return self.slot_R // self.width * (2 * self.width) + self.slot_R % self.width * 2
 

@@ -54,14 +54,30 @@ def ours():
         yield
 
 
-def test_the_kernels_on_the_interpreter():
+LAYERS = "norm or narrow or mlp or block"
+WINDOWS = "short_axes or ragged or pads or scores"
+
+
+def run_cases(*choice):
+    """Run cases of ``kernel_cases.py`` on the interpreter."""
     pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
     cases = Path(__file__).with_name("kernel_cases.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *choice, str(cases)]
     done = subprocess.run(
         command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize("names", [LAYERS, f"({WINDOWS}) and not ({LAYERS})", f"not ({LAYERS} or {WINDOWS})"])
+def test_the_kernels_on_the_interpreter(names):
+    """In three parts, which two processes share: together they are all cases."""
+    run_cases("-k", names)
+
+
+@pytest.mark.soak
+def test_more_sizes_of_the_kernels_on_the_interpreter():
+    run_cases("-m", "soak", "--timeout", "0")
 
 
 def test_the_rule():
@@ -1017,7 +1033,7 @@ def test_cuda_lean_blocks_need_five_times_their_tokens(cast, monkeypatch):
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        model.run(x.clone(), layout)
+        model.run(x.clone(), layout, own=True)
         assert torch.cuda.max_memory_allocated() - before < 6 * x.nbytes
 
 

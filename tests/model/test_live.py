@@ -1,4 +1,4 @@
-"""Captured models: the numbers of the plain model, whatever comes in; and nothing that changed goes unnoticed."""
+"""Captured models give the numbers of the plain model for any input, and notice every change of the model."""
 
 import copy
 import gc
@@ -399,7 +399,7 @@ def test_packed_weights_are_the_objects_own_and_go_with_it():
     assert not linear_layer._packed.get()
     fast(noise())
     assert not linear_layer._packed.get()
-    layer = weakref.ref(fast._run._parts.encoder.embed)
+    layer = weakref.ref(fast._run._given.encoder.embed)
     all_through_data(model)
     fast(noise())  # lays the weights out anew
     gone = weakref.ref(fast)
@@ -426,7 +426,7 @@ def test_compiling_leaves_the_model_as_it_was(monkeypatch):
     torch._dynamo.reset()
     model = make()
     fast = model.captured()
-    parts = fast._run._parts
+    parts = fast._run._given
     parts.encoder.compile_parts(dynamic=False)
     for _ in range(2):
         assert worst(fast(noise()), plain(model, noise())) < 1e-5
@@ -651,7 +651,7 @@ def test_cuda_memory_goes_with_the_object():
 def test_cuda_the_benchmark_has_all_its_rows():
     from cerebro_eeg.bench import latency, options
 
-    (table,) = latency.run(options.Latency(presets=("tiny",), rounds=2, eager=True), print)
+    (table,) = latency.run(options.LatencyBench(presets=("tiny",), rounds=2, eager=True), print)
     assert [row[1] for row in table.rows] == ["eager", "eager, CUDA graph"]
     assert all(isinstance(row[2], float) for row in table.rows)
     assert not table.notes

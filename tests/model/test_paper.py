@@ -16,7 +16,8 @@ from cerebro_eeg.model.attention import KINDS as MAKERS
 from cerebro_eeg.model.attention import AxisAttention, BottleneckAttention, TwoAxisAttention
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder
-from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masks import choose_masked
 from cerebro_eeg.model.patches import make_patches
 from tiny_models import KINDS, make_windows, randomized, small, to_batch
 

@@ -10,9 +10,11 @@ import reference as ref
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import ObjectiveConfig, PatchConfig
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.encoder import Encoder, resize_positions
-from cerebro_eeg.model.masked import MaskedCerebro, choose_masked
+from cerebro_eeg.model.encoder import Encoder
+from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.masks import choose_masked
 from cerebro_eeg.model.patches import cut_spectrogram, make_patches, normalize, robust_scale, spectrogram
+from cerebro_eeg.model.weights import resize_positions
 from tiny_models import KINDS, make_windows, randomized, small, to_batch, weights_of
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}

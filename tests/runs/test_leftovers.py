@@ -1,4 +1,4 @@
-"""A command that fails before it has done anything leaves nothing behind; what is there already stays as it is."""
+"""A command that fails before it has done anything leaves nothing behind, and leaves existing files as they are."""
 
 import contextlib
 import functools

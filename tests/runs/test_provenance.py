@@ -14,7 +14,7 @@ from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError, StoreError
 from cerebro_eeg.fast import eligible
-from cerebro_eeg.report.run_report import report_finetune
+from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.runs import evaluate, finetune, pretrain
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.settings import Engine

@@ -13,12 +13,20 @@ from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.runs.bands import band_energy, band_limits, taper
-from cerebro_eeg.runs.baselines import Covariances, hidden_series, interpolate, ridge, to_patches, to_series
-from cerebro_eeg.runs.examples import find_examples
-from cerebro_eeg.runs.filling import spread
+from cerebro_eeg.runs.baselines import (
+    Covariances,
+    band_energy,
+    band_limits,
+    hidden_series,
+    interpolate,
+    ridge,
+    spread,
+    taper,
+    to_patches,
+    to_series,
+)
 from cerebro_eeg.runs.pretrain import validate
-from cerebro_eeg.runs.reconstruction import RIVALS, Reconstructed, dataset_of, reconstruct
+from cerebro_eeg.runs.reconstruction import RIVALS, Reconstructed, dataset_of, find_examples, reconstruct
 from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.train.distributed import ProcessGroup
 

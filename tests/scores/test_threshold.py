@@ -1,4 +1,4 @@
-"""What evaluate says at the threshold is what predict does: numbers by hand, scikit-learn's, and predict's own rule."""
+"""Scores of evaluate at the threshold follow predict's rule; they equal numbers by hand and those of scikit-learn."""
 
 import json
 import warnings

@@ -44,7 +44,7 @@ def evaluate(
         device: auto, cpu, cuda, cuda:1 or mps.
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
-    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import evaluate as runs
     from cerebro_eeg.train.distributed import choose_threads
 

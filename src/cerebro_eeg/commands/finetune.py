@@ -79,7 +79,7 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import finetune as runs
 
     if patience < 1:

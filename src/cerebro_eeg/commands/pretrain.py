@@ -72,7 +72,7 @@ def pretrain(
         set: Any other field, as name=value: model.depth=6 pretrain.weight_decay=0.1.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.run_report import report_pretrain
+    from cerebro_eeg.report.pretrain import report_pretrain
     from cerebro_eeg.runs import pretrain as runs
     from cerebro_eeg.train.distributed import choose_device
 

@@ -54,7 +54,7 @@ def write_page(write: Callable[[], object], progress: Progress) -> None:
 
 
 if TYPE_CHECKING:
-    from cerebro_eeg.runs.inputs import Input
+    from cerebro_eeg.runs.predict import Input
 
 
 @dataclass(frozen=True)

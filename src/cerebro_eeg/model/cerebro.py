@@ -24,8 +24,9 @@ from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
-from cerebro_eeg.model.encoder import Encoder, Tokens, start_linear_layers
+from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
+from cerebro_eeg.model.weights import start_linear_layers
 
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]

@@ -23,7 +23,7 @@ from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.files import replacing
-from cerebro_eeg.model.encoder import resize_positions
+from cerebro_eeg.model.weights import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
 FORMAT = "cerebro-eeg"

@@ -18,22 +18,23 @@ from cerebro_eeg.config import ModelConfig, Preset, model_config
 from cerebro_eeg.fast import BlockParts, Compilable, Residual
 from cerebro_eeg.model.attention import ATTENTIONS, KINDS, AxisAttention, attend
 from cerebro_eeg.model.patches import Patches, make_patches
+from cerebro_eeg.model.weights import resize_positions, start_linear_layers, start_tables
 from cerebro_eeg.schema import require
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the encoder gives: a token for every patch, and which rows form a window."""
+    """The output of the encoder: a token for every patch, and which rows form a window."""
 
     x_RND: Tensor
     layout: Layout
 
     def per_channel(self) -> Tensor:
-        """(B, C, D): mean over time, zeros for pads."""
+        """Return the mean over time of every channel, (B, C, D); zeros for pads."""
         return self.layout.grid(self.x_RND.mean(1))
 
     def per_window(self) -> Tensor:
-        """(B, D): mean over all real tokens of a window."""
+        """Return the mean over all real tokens of every window, (B, D)."""
         total_BD = self.per_channel().sum(1)
         return total_BD / self.layout.counts(total_BD.device).clamp_min(1)[:, None].to(total_BD.dtype)
 
@@ -87,22 +88,22 @@ class Block(nn.Module):
             x_RND = stream.total()
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
             return Residual(self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)))
-        stream, y_RND = stream.norm(self.norm1)
-        stream = self._plus_attention(stream, y_RND, layout, keys_RN, keep_2B)
-        stream, y_RND = stream.norm(self.norm2)
-        return self._plus_mlp(stream, y_RND, layout, keep_2B)
+        stream, y_RND = stream.norm(self.norm1)  # y = norm1(x)
+        stream = self._plus_attention(stream, y_RND, layout, keys_RN, keep_2B)  # x = x + attention(y)
+        stream, y_RND = stream.norm(self.norm2)  # y = norm2(x)
+        return self._plus_mlp(stream, y_RND, layout, keep_2B)  # x = x + mlp(y)
 
     def _plus_attention(
         self, stream: Residual, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
     ) -> Residual:
-        """Add attention's output; its last bias apart where ``norm2`` adds that, and nothing comes between the two."""
+        """Return x + attention(y); the last bias stays apart where ``norm2`` adds it and nothing comes in between."""
         attention, direct = self.attention, keep_2B is None and layout.real_R is None
         if direct and stream.norm_adds_bias(self.norm2, attention, ATTENTIONS, attention.out):
             return stream.plus(attention.unbiased(y_RND, layout, keys_RN), attention.out.bias)
         return stream.plus(self._attended(y_RND, layout, keys_RN, keep_2B))
 
     def _plus_mlp(self, stream: Residual, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Residual:
-        """Add the MLP's output; its last bias apart where the norm of the next block adds that."""
+        """Return x + mlp(y); the last bias stays apart where the norm of the next block adds it."""
         mlp = self.mlp
         if keep_2B is None and fast.next_block_adds_bias(y_RND, (self, Block), (mlp, Mlp), mlp.up, mlp.down):
             return stream.plus(mlp.unbiased(y_RND), mlp.down.bias)
@@ -226,12 +227,12 @@ class Encoder(Stack):
         # Row 0 stays zero: it is the pad's row and the second electrode of a channel that has none.
         self.electrodes = nn.Parameter(torch.empty(len(VOCABULARY) + 1, width))
         self.mask_token = nn.Parameter(torch.empty(width))
-        # Nothing ever looks at a pad, so its token has no gradient; it is kept out of what DDP waits for.
+        # Nothing ever looks at a pad, so its token gets no gradient, and DDP must not wait for one.
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
         start_linear_layers(self)
-        start_tables(self)
+        start_tables(self, config.init_std)
 
     def forward(
         self,
@@ -272,46 +273,16 @@ class Encoder(Stack):
         return x_RND, x_RND.dtype
 
     def with_pads(self, x_RND: Tensor, layout: Layout) -> Tensor:
-        """The [PAD] token in every padded row."""
+        """Return the tokens with [PAD] in every padded row."""
         if layout.real_R is None:
             return x_RND
         return torch.where(layout.real_R[:, None, None], x_RND, self.pad_token.to(x_RND.dtype))
 
     def place(self, patches: Patches) -> Tensor:
-        """What is added to a token for where it is and from which electrode."""
+        """Return the embeddings of position and electrode, which are added to every token."""
         position_ND = resize_positions(self.positions, patches.values_RNL.shape[1], self.config.patches.bands)
         # A channel's electrode minus the electrode subtracted from it; row 0, zero, where there is none.
         row_RD = fast.row_difference(self.electrodes, patches.channels_R2)
         if self.phase is not None and patches.phase_R is not None:
             row_RD = row_RD + self.phase * patches.phase_R[:, None]
         return position_ND + row_RD[:, None]
-
-
-def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
-    """The first ``tokens`` rows, or more rows interpolated along time, for each frequency band apart."""
-    if tokens <= len(table_PD):
-        return table_PD[:tokens]
-    # Two weights a row, as linear interpolation with half-pixel centres; a product, so deterministic backward, too.
-    old, new = len(table_PD) // bands, tokens // bands
-    place_N = ((torch.arange(new, dtype=torch.float64) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
-    weight_NP = (1 - (place_N[:, None] - torch.arange(old)).abs()).clamp_min(0).to(table_PD.device, table_PD.dtype)
-    return torch.einsum("np,pfd->nfd", weight_NP, table_PD.unflatten(0, (-1, bands))).flatten(0, 1)
-
-
-@torch.no_grad()
-def start_linear_layers(module: nn.Module) -> None:
-    """Xavier-uniform weights and zero biases."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-
-
-@torch.no_grad()
-def start_tables(encoder: Encoder) -> None:
-    """Truncated normal tables and tokens, cut off at two standard deviations; row 0 of the electrodes is zero."""
-    std = encoder.config.init_std
-    for parameter in encoder.parameters(recurse=False):
-        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
-    encoder.electrodes[0] = 0

@@ -4,7 +4,6 @@ Legend: **R** rows, **N** tokens of a row, **L** values in a patch, **D** width,
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -18,20 +17,22 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.fast import Compilable
 from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
-from cerebro_eeg.model.encoder import Encoder, Stack, start_linear_layers
+from cerebro_eeg.model.encoder import Encoder, Stack
+from cerebro_eeg.model.masks import choose_masked
 from cerebro_eeg.model.patches import Patches
+from cerebro_eeg.model.weights import start_linear_layers
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What a masked model makes of a batch, and the sums its loss is made of.
+    """The reconstruction of a masked batch, and the sums that its loss is made of.
 
     Sums and counts are kept apart because the averages run over the tokens of *all* processes of a step.
     """
 
     target_RNL: Tensor
     raw_RNL: Tensor
-    """What is predicted, as it left the last layer; ``predicted_RNL`` has it in the target's precision."""
+    """The prediction as it left the last layer; ``predicted_RNL`` has it in the target's precision."""
     masked_RN: Tensor
     layout: Layout
     masked_sum: Tensor
@@ -42,7 +43,7 @@ class Reconstruction:
 
     @property
     def predicted_RNL(self) -> Tensor:  # noqa: N802, named like the fields
-        """What is predicted for each patch. Nobody asks for it in training, so it is converted here."""
+        """The prediction for each patch. Training does not need it, so it is converted here."""
         return self.raw_RNL.to(self.target_RNL.dtype)
 
     @property
@@ -71,7 +72,7 @@ class Decoder(Stack):
 
 
 class MaskedCerebro(hub.Shareable, Compilable):
-    """An encoder with the objective that trains it; :class:`~cerebro_eeg.Cerebro` takes the encoder on from there."""
+    """An encoder with the objective that pre-trains it; :class:`~cerebro_eeg.Cerebro` then takes the encoder over."""
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()
@@ -91,8 +92,8 @@ class MaskedCerebro(hub.Shareable, Compilable):
     def forward(self, batch: Batch, noise_RN: Tensor | None = None, noise_K2B: Tensor | None = None) -> Reconstruction:
         """Mask, reconstruct, compare.
 
-        ``noise_RN`` decides which tokens are masked: the smallest of a window are. It has a row for every row of
-        patches, in the order of the batch; with phase these are two for each channel. ``noise_K2B`` is for drop path.
+        The tokens of a window with the smallest ``noise_RN`` are masked. It has a row for every row of patches, in the
+        order of the batch; with phase these are two per channel. ``noise_K2B`` is for drop path.
         """
         if not isinstance(batch, Batch):
             raise InputError(f"a {type(batch).__name__} was given; pass a Batch (Batch.dense, Batch.ragged)")
@@ -112,12 +113,12 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return self.compare(patches, x_RND, masked_RN)
 
     def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
-        """What the last layer makes of the tokens, and its error by the objective."""
+        """Predict patches from tokens by the last layer, and compare them with the target."""
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property
     def header(self) -> Header:
-        """What a checkpoint of this model says about it."""
+        """The description of this model in a checkpoint."""
         return Header(self.config, self.objective, training=self.training_record)
 
     @classmethod
@@ -141,7 +142,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return model
 
     def _encode_visible(self, patches: Patches, masked_RN: Tensor, noise_K2B: Tensor | None = None) -> Tensor:
-        """Encode as if masked tokens were not there; what stands in their places is meaningless."""
+        """Encode as if masked tokens were not there; the values in their places are meaningless."""
         x_RND = self.encoder.tokens(patches)
         if self.config.attention != "standard":  # the grid must stay whole: hide them as keys, at the same cost
             return self.encoder.run(x_RND, patches.layout, ~masked_RN, noise_K2B)
@@ -153,33 +154,14 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return torch.zeros_like(x_RND, dtype=visible_V1D.dtype).masked_scatter(visible_RN[..., None], visible_V1D)
 
     def _decode(self, x_RND: Tensor, patches: Patches, masked_RN: Tensor, decoder: Decoder) -> Tensor:
-        """Put [MASK] where nothing was seen, say again where everything is, and let the decoder fill in."""
+        """Put [MASK] in the masked places, add positions and electrodes again, and let the decoder fill in."""
         x_RND = torch.where(masked_RN[..., None], self.encoder.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.encoder.with_pads(x_RND, patches.layout) + self.encoder.place(patches)
         return decoder.run(decoder.embed(x_RND), patches.layout, carried=True)
 
 
-def token_counts(rows: Sequence[int], tokens: int, ratio: float) -> tuple[int, int]:
-    """Masked and visible tokens of windows with these numbers of rows, known before any of them is seen."""
-    masked = sum(round(ratio * (count * tokens)) for count in rows)
-    return masked, sum(rows) * tokens - masked
-
-
-def choose_masked(noise_RN: Tensor, layout: Layout, ratio: float) -> Tensor:
-    """Mask ``round(ratio * real tokens)`` (half to even) tokens of each window, those with the smallest noise."""
-    tokens, device = noise_RN.shape[1], noise_RN.device
-    noise_BCN = layout.grid(noise_RN)
-    if layout.present_BC is not None:
-        noise_BCN = noise_BCN.masked_fill(~layout.present_BC[..., None], torch.inf)
-    rank_BM = noise_BCN.flatten(1).argsort(dim=1, stable=True).argsort(dim=1)
-    real_B = layout.counts(device) * tokens
-    real_B = real_B.cpu() if device.type == "mps" else real_B  # MPS has no float64, in which the count is exact
-    masked_BM = rank_BM < (real_B.double() * ratio).round().to(device, torch.int64)[:, None]
-    return layout.rows(masked_BM.reshape(noise_BCN.shape))
-
-
 def compare(patches: Patches, raw_RNL: Tensor, masked_RN: Tensor, objective: ObjectiveConfig) -> Reconstruction:
-    """Squared error of each patch, summed over masked and over visible tokens; pads count for nothing."""
+    """Sum the squared error of each patch over masked and over visible tokens; pads do not count."""
     target_RNL = patches.values_RNL
     predicted_RNL = raw_RNL.to(target_RNL.dtype)  # the loss is computed in the signal's precision
     error_RN = (predicted_RNL - target_RNL).square().sum(-1)

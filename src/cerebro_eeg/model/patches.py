@@ -1,7 +1,7 @@
 """From a window of EEG to patches: normalisation, waveform patches, spectrogram patches.
 
-Everything here is a plain function of tensors with the model's config beside it. It runs in the precision of the
-signal, whatever autocast says, on the device where the signal is.
+Everything here is a plain function of tensors and the model's config. It runs in the precision of the signal, with
+autocast off: standard deviations, medians and FFTs of float16 are not usable.
 
 Legend: **R** rows (channels of all windows), **T** samples, **N** patches, **L** values in a patch, **F** frames,
 **K** frequency bins.
@@ -26,7 +26,7 @@ LOUDEST = 5.0
 
 @dataclass(frozen=True)
 class Patches:
-    """Patches of a batch. With phase, each channel has two rows and ``layout`` counts both."""
+    """The patches of a batch. With phase, each channel has two rows, and ``layout`` counts both."""
 
     values_RNL: Tensor
     channels_R2: Tensor
@@ -60,7 +60,7 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
 
 
 def _usable(batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Signal and scale in at least float32 (a store's float16 overflows when squared), whatever pads held set aside."""
+    """Return signal and scale in at least float32, with pads set to zero. A store's float16 overflows when squared."""
     signal_RT = batch.signal_RT.to(torch.promote_types(batch.signal_RT.dtype, torch.float32))
     scale_R, real_R = batch.scale_R, batch.layout.real_R
     if real_R is not None:
@@ -77,9 +77,7 @@ def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = N
     if kind == "scale":
         return signal_RT / config.fixed_scale
     centred_RT = signal_RT - signal_RT.mean(-1, keepdim=True)
-    centred_RT = centred_RT - centred_RT.mean(
-        -1, keepdim=True
-    )  # once more: the first mean of a large offset is rounded
+    centred_RT = centred_RT - centred_RT.mean(-1, keepdim=True)  # again: the first mean of a large offset is rounded
     if kind == "recording":
         return centred_RT / _needed(scale_R, 'normalization="recording"')[:, None]
     if kind == "zscore":
@@ -91,21 +89,21 @@ def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = N
 
 
 def loudness(signal_RT: Tensor, scale_R: Tensor | None) -> Tensor:
-    """Log of each channel's standard deviation over the scale of its recording, clipped."""
+    """Return the log of each channel's standard deviation over the scale of its recording, clipped."""
     std_R = signal_RT.std(-1, correction=0)
     ratio_R = std_R / _needed(scale_R, "amplitude=True")
     return ratio_R.clamp(math.exp(-LOUDEST), math.exp(LOUDEST)).log()
 
 
 def robust_scale(signal: Tensor) -> Tensor:
-    """One scale for a recording (channels, samples) in its unit: the median over channels of a robust deviation."""
+    """Return one scale for a recording (channels, samples): the median over channels of a robust deviation."""
     centred = signal - _lower_median(signal)[..., None]
     return 1.4826 * _lower_median(_lower_median(centred.abs()))
 
 
 def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]:
-    """Log magnitude, z-scored per channel, and phase over pi, each (R, F, K); zeros for a flat channel."""
-    if not len(signal_RT):  # reflection refuses nothing
+    """Return log magnitude, z-scored per channel, and phase over pi, each (R, F, K); zeros for a flat channel."""
+    if not len(signal_RT):  # torch cannot reflect an empty signal
         empty = signal_RT.new_zeros(0, config.frames(signal_RT.shape[-1]), config.bins)
         return empty, empty
     padded_RT = functional.pad(signal_RT, (config.reflect, config.reflect), mode="reflect")
@@ -121,12 +119,12 @@ def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]
     flat_R11 = _flat(std_R1, signal_RT)[:, :, None] | (floor_R11 <= 0) | (std_R11 <= 0)
     magnitude_RFK = (centred_RFK / std_R11.masked_fill(flat_R11, 1)).masked_fill(flat_R11, 0)
     phase_RFK = bins_RFK.angle() / math.pi
-    # The Nyquist bin is real: whether its phase reads 1 or -1 hangs on the sign of a zero.
+    # The Nyquist bin is real: the sign of a zero decides whether its phase reads 1 or -1.
     return magnitude_RFK, phase_RFK.masked_fill(phase_RFK <= -1, 1).masked_fill(flat_R11, 0)
 
 
 def cut_spectrogram(values_RFK: Tensor, config: PatchConfig) -> Tensor:
-    """Patches (R, N, L): frames as they are, or squares numbered time first, ``t * bands + f``."""
+    """Return patches (R, N, L): frames as they are, or squares numbered time first, ``t * bands + f``."""
     if config.kind == "time_bins":
         return values_RFK
     side = config.square
@@ -150,12 +148,12 @@ def _with_phase(
 
 
 def _lower_median(x: Tensor) -> Tensor:
-    """The lower of the two middle values along the last axis; by sorting, which is deterministic on every device."""
+    """Return the lower median along the last axis; by sorting, which is deterministic on every device."""
     return x.sort(-1).values[..., (x.shape[-1] - 1) // 2]
 
 
 def _divided(centred_RT: Tensor, spread_R1: Tensor, signal_RT: Tensor) -> Tensor:
-    """``centred_RT`` over its spread; zeros for a flat channel."""
+    """Return ``centred_RT`` over its spread; zeros for a flat channel."""
     flat_R1 = _flat(spread_R1, signal_RT)
     return (centred_RT / spread_R1.masked_fill(flat_R1, 1)).masked_fill(flat_R1, 0)
 

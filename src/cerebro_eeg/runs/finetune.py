@@ -24,7 +24,7 @@ from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.config import FinetuneConfig, HeadConfig, Preset
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
@@ -89,7 +89,7 @@ class FinetuneOptions:
     balanced: bool = False
     seconds: float | None = None
     stride: float | None = None
-    labels: Labels | None = None
+    labels: LabelRule | None = None
     patience: int = 10
     steps: int | None = None
     paper: bool = False
@@ -307,7 +307,9 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
     cuda = processes.device.type == "cuda"
-    with Loader([(store, windows)], threads=engine.readers, apart=cuda, pin=cuda, electrodes=one.electrodes) as loader:
+    with Loader(
+        [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
+    ) as loader:
         task = LabelTask(windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
         plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings)

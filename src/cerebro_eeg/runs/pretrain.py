@@ -24,7 +24,8 @@ from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model import checkpoint
-from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction, token_counts
+from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
+from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
@@ -136,7 +137,7 @@ def _pretrain(
     }
     at_once = max(1, batch // (micro * processes.size))
     cuda = processes.device.type == "cuda"
-    with Loader(sources, threads=engine.readers, apart=cuda, pin=cuda) as loader:
+    with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
         task = MaskedTask(sources, order, loader, config, model.objective, options.seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay)
         plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cerebro_eeg.config import Preset, preset
-from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.schema import from_dict, require, settle
 
 Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
 Untrained = Literal["error", "nearest", "drop", "as_is"]
 TooMany = Literal["error", "nearest"]
+Quality = Literal["keep", "drop", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Handling:
     or use them as they are."""
     too_many: TooMany = "error"
     """A recording with more channels than the model takes: refuse it, or keep some spread over the head."""
-    quality: Policy = "keep"
+    quality: Quality = "keep"
     """Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording."""
     mains: float | None = None
     """Mains frequency in Hz; otherwise estimated for each recording."""

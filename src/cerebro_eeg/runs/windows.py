@@ -21,7 +21,7 @@ from cerebro_eeg.config import ModelConfig, SignalConfig, Source, Training
 from cerebro_eeg.data.batching.loader import Loader, RawStep
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.splits import assert_disjoint, folds
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
@@ -132,7 +132,7 @@ class LabelledTask:
     """Classes in order, or names of the targets."""
     seconds: float
     stride: float
-    labels: Labels
+    labels: LabelRule
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Split:
 
 
 def read_task(
-    store: Store, task: str, seconds: float | None, stride: float | None, labels: Labels | None
+    store: Store, task: str, seconds: float | None, stride: float | None, labels: LabelRule | None
 ) -> LabelledTask:
     """Return a task with its own length, stride and way of labelling, unless others are given."""
     tasks = store.info.settings.get("tasks", {})

@@ -14,9 +14,9 @@ import pytest
 from cerebro_eeg.commands.simulate import simulate
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.reading.edf import late_faults, open_edf
+from cerebro_eeg.data.reading.edf_writer import QUANTUM, write_edf
 from cerebro_eeg.data.reading.recording import Event, Segment
 from cerebro_eeg.data.simulation.corpus import split_of
-from cerebro_eeg.data.simulation.edf_writer import QUANTUM, write_edf
 from cerebro_eeg.data.simulation.head import MONTAGES
 from cerebro_eeg.data.simulation.recording import simulate_recording
 from cerebro_eeg.errors import ConfigError, InputError

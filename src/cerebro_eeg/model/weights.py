@@ -1,0 +1,36 @@
+"""Weights: how they start, and how the table of positions is stretched for longer windows.
+
+Legend: **P** rows of the table, **N** tokens of a row, **D** width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
+    """Return the first ``tokens`` rows, or more rows interpolated along time, for each frequency band by itself."""
+    if tokens <= len(table_PD):
+        return table_PD[:tokens]
+    # Linear interpolation with half-pixel centres, written as a product: its backward pass is deterministic, too.
+    old, new = len(table_PD) // bands, tokens // bands
+    place_N = ((torch.arange(new, dtype=torch.float64) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
+    weight_NP = (1 - (place_N[:, None] - torch.arange(old)).abs()).clamp_min(0).to(table_PD.device, table_PD.dtype)
+    return torch.einsum("np,pfd->nfd", weight_NP, table_PD.unflatten(0, (-1, bands))).flatten(0, 1)
+
+
+@torch.no_grad()
+def start_linear_layers(module: nn.Module) -> None:
+    """Start all linear layers of a module with Xavier-uniform weights and zero biases."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+@torch.no_grad()
+def start_tables(encoder: nn.Module, std: float) -> None:
+    """Start tables and tokens by a normal distribution, cut off at two deviations; row 0 of the electrodes is zero."""
+    for parameter in encoder.parameters(recurse=False):
+        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+    nn.init.zeros_(encoder.get_parameter("electrodes")[0])
