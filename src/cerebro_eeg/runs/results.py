@@ -5,7 +5,7 @@ The command line resolves the types of a verb before it runs, so this module loa
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class PretrainResult:
     """The last validation; empty without validation windows."""
     sha256: str
     """SHA-256 of the weights."""
-    seconds: float
+    seconds: float = field(compare=False)
     first: bool = True
     """Whether this is the first process of the run, which writes and prints for all."""
 
@@ -79,7 +79,7 @@ class FinetuneResult:
     task: str
     unit: str
     trained: tuple[TrainedResult, ...]
-    seconds: float
+    seconds: float = field(compare=False)
     positive: str | None = None
     """The class that AUROC and threshold refer to; None unless there are two classes."""
     one_for_all: str | None = None
