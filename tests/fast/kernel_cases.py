@@ -398,10 +398,9 @@ def lean_case(counts=(3, 3), tokens=5, dtype=HALF, **settings):
 @pytest.mark.parametrize(
     ("mode", "counts", "bias", "cast", "fused"),
     [
-        (torch.no_grad, (3, 3), True, False, True),
         (torch.no_grad, (2, 4, 1), True, True, True),
-        (torch.inference_mode, (2, 4, 1), False, False, False),
-        (torch.inference_mode, (3, 3), False, True, True),
+        (torch.inference_mode, (3, 3), False, False, False),
+        *soak((torch.no_grad, (3, 3), True, False, True), (torch.inference_mode, (2, 4, 1), False, True, True)),
     ],
 )
 def test_lean_blocks(mode, counts, bias, cast, fused, monkeypatch):
