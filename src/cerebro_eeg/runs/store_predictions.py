@@ -1,6 +1,6 @@
 """Outputs of a model for the windows of a store: features, logits or values, in the order of the windows.
 
-``finetune`` and ``evaluate`` use this. ``predict`` and ``embed`` read recordings instead (``inference.py``).
+``finetune`` and ``evaluate`` use this. ``predict`` and ``embed`` read recordings instead.
 """
 
 import time
