@@ -1,10 +1,10 @@
-"""Batch: the one type that data and model share, and Layout, which says which row belongs to which window.
+"""Batch, the one type that data and model share, and Layout, which tells which rows form a window.
 
-Windows of one batch may have different numbers of channels. A batch therefore has no channel axis of its own: the
-channels of all windows lie one below the other, R rows in all, and nothing is spent on pads. Only attention across
-channels and pooling ask which rows form a window; for them a :class:`Layout` lays rows out as a (B, C) grid and takes
-them back. When all windows have the same channels the grid is a view. The padded form of the paper is a batch whose
-layout marks the rows that are real; it gives the same outputs and is what exports use.
+Windows of one batch may have different numbers of channels. A batch therefore stacks the channels of all windows as R
+rows, without pads. Only attention across channels and pooling need to know which rows form a window. For them
+:class:`Layout` arranges the rows as a (B, C) grid, and turns a grid back into rows. Where all windows have equally many
+channels, the grid is a view. The paper's padded windows are a batch, too: its layout marks the real rows. Both forms
+give the same outputs, and exports use the padded one.
 
 Legend: **B** windows, **C** channels of the widest window, **R** rows, **T** samples.
 """
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """Copy a tensor to a device; page-locked memory, so that the copy does not wait for a busy GPU."""
+    """Copy a tensor to a device. A copy from ordinary memory would wait for all work of a GPU; page-locked does not."""
     if device is None or device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -26,18 +26,21 @@ def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which of the R rows belong to which of the B windows."""
+    """The map from R rows to B windows.
+
+    For example, windows of 2 and 3 rows form a grid of 2 x 3 places, and ``slot_R`` is 0, 1, 3, 4, 5.
+    """
 
     windows: int
-    """B."""
+    """The number of windows, B."""
     width: int
-    """C, the rows of the widest window."""
+    """The number of rows of the widest window, C."""
     slot_R: Tensor | None = None
-    """Ragged windows: each row's place in the flattened (B, C) grid. None: every window has ``width`` rows."""
+    """The place of each row in the flattened (B, C) grid; None if every window has ``width`` rows."""
     real_R: Tensor | None = None
-    """Padded windows: which rows are channels. None: all of them."""
+    """True for channels and false for pads, in padded windows; None if there are no pads."""
     present_BC: Tensor | None = None
-    """Where the grid holds a real row. None: everywhere."""
+    """True where the grid holds a channel; None if it does everywhere."""
 
     @staticmethod
     def uniform(windows: int, width: int) -> "Layout":
@@ -63,7 +66,7 @@ class Layout:
         return Layout(real_BC.shape[0], real_BC.shape[1], None, real_BC.flatten(), real_BC)
 
     def grid(self, x_R: Tensor) -> Tensor:
-        """Lay rows (R, ...) out as (B, C, ...), with zeros where a ragged window has no row."""
+        """Arrange rows (R, ...) as a grid (B, C, ...), with zeros where a ragged window has no row."""
         shape = (self.windows, self.width, *x_R.shape[1:])
         if self.slot_R is None:
             return x_R.reshape(shape)
@@ -71,12 +74,12 @@ class Layout:
         return flat.index_copy_(0, self.slot_R, x_R).reshape(shape)
 
     def rows(self, x_BC: Tensor) -> Tensor:
-        """Take a grid (B, C, ...) back to rows (R, ...)."""
+        """Return the rows (R, ...) of a grid (B, C, ...)."""
         flat = x_BC.flatten(0, 1)
         return flat if self.slot_R is None else flat.index_select(0, self.slot_R)
 
     def per_row(self, x_B: Tensor) -> Tensor:
-        """Give each row its window's value: (B, ...) to (R, ...)."""
+        """Repeat the value of each window for all of its rows: (B, ...) to (R, ...)."""
         if self.slot_R is None:
             return x_B.repeat_interleave(self.width, 0)
         return x_B.index_select(0, self.slot_R // self.width)
@@ -88,16 +91,16 @@ class Layout:
         return self.present_BC.sum(1)
 
     def first_rows(self) -> Tensor | None:
-        """Return the first row of each ragged window, and the number of rows, (B + 1,); None for equal windows."""
+        """Return the first row of each ragged window and the number of all rows, (B + 1,); None for equal windows."""
         if self.slot_R is None or self.present_BC is None:
             return None
         return functional.pad(self.present_BC.sum(1).cumsum(0), (1, 0))
 
     def doubled(self, separated: bool, device: torch.device) -> tuple["Layout", Tensor]:
-        """Return the layout of two rows for every row, and where each of them comes from.
+        """Return the layout of two rows per channel, for magnitude and phase, and the source of each row.
 
-        Row ``2 r + k`` of the source (k is 0 or 1) goes beside the other row of ``r``, or, if ``separated``, behind the
-        first rows of its whole window.
+        Rows 2 r and 2 r + 1 of the source belong to channel r. They stay side by side. If ``separated``, the second
+        rows of a window follow all of its first rows.
         """
         source_R = torch.arange(self._rows() * 2, device=device)
         if separated:  # a stable sort by (window, first or second) keeps the order of the channels
@@ -128,17 +131,17 @@ class Batch:
     signal_RT: Tensor
     """Samples of every channel of every window."""
     channels_R2: Tensor
-    """Electrode ids of every row: the electrode, and the one subtracted from it or 0. 0, 0 is a pad."""
+    """Ids of the electrode of every row, and of the electrode subtracted from it (0 if none). A pad has 0, 0."""
     layout: Layout
-    """Which rows form a window."""
+    """The rows of each window."""
     scale_R: Tensor | None = None
-    """Microvolts: the scale of the recording that each row comes from, where the model's config asks for it."""
+    """The scale of each row's recording in microvolts, for model configs that ask for it."""
 
     @staticmethod
     def dense(signal_BCT: Tensor, channels: Tensor, scale: Tensor | None = None) -> "Batch":
-        """Windows that all have the same number of rows; ids (C, 2), or (B, C, 2) with pads where both are 0.
+        """Make a batch of windows with equally many rows; ids are (C, 2), or (B, C, 2) with 0, 0 for pads.
 
-        Pads stay in the batch, as the paper has them; :meth:`packed` leaves them out.
+        Pads stay in the batch, as in the paper; :meth:`packed` removes them.
         """
         windows, width = signal_BCT.shape[:2]
         channels_BC2 = channels.to(signal_BCT.device).expand(windows, width, 2)
@@ -153,7 +156,7 @@ class Batch:
 
     @staticmethod
     def ragged(windows: Sequence[Tensor], channels: Sequence[Tensor], scale: Tensor | None = None) -> "Batch":
-        """Windows (C_i, T) of any numbers of channels, each with its ids (C_i, 2); at least one window."""
+        """Make a batch of one or more windows (C_i, T) of any numbers of channels, each with its ids (C_i, 2)."""
         signal_RT = torch.cat(list(windows))
         layout = Layout.ragged([len(w) for w in windows], signal_RT.device)
         scale_R = None if scale is None else layout.per_row(scale.to(signal_RT))
@@ -161,7 +164,7 @@ class Batch:
         return Batch(signal_RT, ids_R2, layout, scale_R)
 
     def packed(self) -> "Batch":
-        """The same windows without their pads."""
+        """Return the same windows without their pads."""
         if self.layout.real_R is None:
             return self
         keep_R = self.layout.real_R

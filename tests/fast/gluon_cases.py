@@ -19,7 +19,7 @@ def descriptor(rows, columns):
 
 
 def compiled_for_hopper(width, form):
-    """Both kernels, as the form says."""
+    """Yield both kernels, compiled for a form."""
     constants = mlp_launch.constants(form, width)
     options = {name: constants.pop(name) for name in ("num_warps", "maxnreg")}
     piece, counts = descriptor(64, 64), {"rows": "i32", "slabs": "i32"}
@@ -35,7 +35,7 @@ def compiled_for_hopper(width, form):
 
 
 def spilled(binary, folder):
-    """Bytes of a thread's stack."""
+    """Return the bytes of registers that a thread spills to memory."""
     path = folder / "kernel.cubin"
     path.write_bytes(binary)
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"

@@ -1,4 +1,4 @@
-"""Parts that are compiled on their own: copies have weights of their own, and no variant runs uncompiled."""
+"""Compilation in parts: copies of a model keep their own weights, and no variant runs uncompiled."""
 
 import copy
 import dataclasses
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """All of the tracing, none of the code generation."""
+    """Make ``torch.compile`` trace but generate no code."""
     compile_function = torch.compile
     monkeypatch.setattr(torch, "compile", lambda part, **given: compile_function(part, backend="eager", **given))
     torch._dynamo.reset()
@@ -48,7 +48,7 @@ def test_a_copy_has_weights_of_its_own():
         assert torch.equal(encoder(batch([3, 3])).x_RND, expected)
 
 
-def test_a_copy_keeps_what_somebody_put_in_place_of_a_part():
+def test_a_copy_keeps_a_replaced_method():
     encoder = randomized(Encoder(small()))
     expected = encoder(batch([3, 3])).x_RND
     finish = encoder.finish
@@ -89,7 +89,7 @@ def test_the_length_of_windows_is_compiled_in_and_their_number_is_not():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("pads", [True, False])
 def test_hidden_patches_that_are_zeros_in_the_product(bias, pads, monkeypatch):
-    """As compiled in mixed precision: the same tokens and gradients as with [MASK] put in behind the product."""
+    """Zeros in the product, as compiled in mixed precision, give the same as [MASK] put in after the product."""
     torch.manual_seed(0)
     encoder = randomized(Encoder(small(bias=bias))).double()
     signal = torch.randn(2, 3, 40, dtype=torch.float64)
@@ -103,7 +103,7 @@ def test_hidden_patches_that_are_zeros_in_the_product(bias, pads, monkeypatch):
         return x, *torch.autograd.grad(x.square().sum(), parameters)
 
     expected = run()
-    hidden = patches.values_RNL.masked_fill(masked[..., None], torch.nan)  # nobody may look at it
+    hidden = patches.values_RNL.masked_fill(masked[..., None], torch.nan)  # must not be read
     patches = dataclasses.replace(patches, values_RNL=hidden)
     monkeypatch.setattr(embedding, "_is_mixed", lambda layer, values: True)
     encoder.compile_parts()
@@ -132,7 +132,7 @@ def test_a_spectrogram_is_not_compiled():
         assert "tokens" in vars(encoder)
 
 
-def test_what_somebody_put_in_place_of_the_last_norm_is_not_passed_over():
+def test_a_replaced_last_norm_is_called():
     class Wrapped(nn.Module):
         def __init__(self, norm):
             super().__init__()

@@ -1,4 +1,4 @@
-"""The CPU's own path: short-axis attention, linear layers by oneDNN, batches in pieces; against float64 and stock."""
+"""Our code for CPUs (short-axis attention, linear layers by oneDNN, batches in pieces) against float64 and torch."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 
 @pytest.fixture(autouse=True)
 def ours():
-    """By the rule, whatever ran before."""
+    """Set the switch to its default for every test."""
     with eligible.use("auto"):
         yield
 
@@ -123,13 +123,13 @@ def test_attention_with_scores_that_overflow(size):
 
 
 def test_a_negative_score_everywhere_is_no_zero_sum():
-    """All scores below what a float32 power can hold: the softmax is still one."""
+    """All powers underflow in float32, but the softmax still sums to one."""
     qkv_RND = torch.cat([torch.full((1, 8, 16), 30.0), torch.full((1, 8, 16), -30.0), torch.ones(1, 8, 16)], -1)
     assert torch.equal(attention_cpu.attend(qkv_RND, 1, False, 1), torch.ones(1, 8, 16))
 
 
-def test_a_key_that_nobody_looks_at_is_no_reason_to_start_again():
-    """A score far below all others has the power zero; the sums are ordinary, and so is the softmax."""
+def test_a_key_of_weight_zero_needs_no_second_softmax():
+    """A score far below all others has the power zero, but the sums are in range, so one softmax suffices."""
     torch.manual_seed(0)
     qkv_RND = torch.cat([torch.ones(1, 8, 16), torch.randn(1, 8, 16) * 0.1, torch.randn(1, 8, 16)], -1)
     qkv_RND[0, 3, 16:32] = -500
@@ -299,7 +299,7 @@ def test_the_small_preset_at_its_own_size():
 
 
 class Louder(nn.Linear):
-    """What an adapter puts in place of a layer."""
+    """A layer such as an adapter puts in place of another."""
 
     def forward(self, x):
         return super().forward(x) * 3
@@ -345,7 +345,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_block_that_somebody_changed_runs_itself(change, number):
+def test_a_changed_block_runs_itself(change, number):
     encoder = randomized(Encoder(small(width=48))).float().eval()
     batch = to_batch(*make_windows([6] * 3, 56))
     batch = Batch(batch.signal_RT.float(), batch.channels_R2, batch.layout, batch.scale_R)
@@ -435,7 +435,7 @@ def test_a_hook_anywhere_is_seen():
 
 
 def test_the_encoder_takes_this_path():
-    """All linear layers by oneDNN, no stock attention, in pieces; none of it when a hook waits or a gradient does."""
+    """oneDNN computes all linear layers, in pieces, without stock attention; but not with a hook or a gradient."""
     encoder, batch = Encoder("small").eval(), Batch.dense(torch.randn(6, 19, 1280), torch.randint(1, 300, (19, 2)))
     with torch.no_grad(), Seen() as seen:
         encoder(batch)

@@ -1,4 +1,8 @@
-"""Attention, GELU, norms and narrow layers: kernels on Triton's interpreter and on a GPU, operators and their rules."""
+"""Kernels of attention, GELU, norms and narrow layers, on Triton's interpreter and on a GPU; operators and rules.
+
+Kernels compiled with another flag (KEEP, a bias) may round the last bit differently. Tests compare bits only where the
+arithmetic cannot differ.
+"""
 
 import os
 import subprocess
@@ -11,7 +15,7 @@ import torch
 from gluon_cases import compiled_for_hopper, spilled
 from kernel_cases import (
     BOUND,
-    LateBiases,
+    BiasesInNorms,
     as_exact,
     both_ways,
     check,
@@ -49,7 +53,7 @@ LAYOUT = Layout.uniform(2, 3)
 
 @pytest.fixture(autouse=True)
 def ours():
-    """By the rule, whatever ran before."""
+    """Set the switch to its default for every test."""
     with eligible.use("auto"):
         yield
 
@@ -132,7 +136,7 @@ def test_without_triton_everything_is_stock(monkeypatch):
 
 
 def test_the_rule_of_layers():
-    """CPU, float32, stock kernels, and a layer that somebody watches or has replaced take torch's way."""
+    """torch computes on a CPU, in float32, with stock kernels, and layers that have a hook or were replaced."""
 
     class Given:
         is_cuda = True
@@ -209,7 +213,7 @@ def test_the_rule_of_layers_compiles():
 
 
 def test_derivatives_forward_and_transforms_take_the_stock_path():
-    """Through our operators a derivative forward would be zero without a word, and ``torch.func.grad`` an error."""
+    """Through our operators a forward-mode derivative would be zero without an error, and ``torch.func.grad`` fails."""
 
     class Given:
         is_cuda, dtype, shape = True, torch.bfloat16, (4, 5, 96)
@@ -273,19 +277,19 @@ def test_the_operator_is_sound():
     once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
     torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, None))
     torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, scale.detach()))
-    late_bias = torch.randn(8, requires_grad=True)
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, late_bias))
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, late_bias.detach()))
+    pending_bias = torch.randn(8, requires_grad=True)
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias))
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias.detach()))
     kept = torch.randn(2, 0, 5)
-    for late in (False, True):
-        torch.library.opcheck(norm.add_norm_backward, (*x.detach().expand(3, 0, 5, 8), scale.detach(), kept, late))
+    for pending in (False, True):
+        torch.library.opcheck(norm.add_norm_backward, (*x.detach().expand(3, 0, 5, 8), scale.detach(), kept, pending))
     x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
     torch.library.opcheck(linear_layer.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
     torch.library.opcheck(linear_layer.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
 
 
 def test_a_second_derivative_is_refused_and_not_zero():
-    """A graph of gradients may be made; who goes back through our kernels in it learns that they have none."""
+    """A graph of gradients may be built, but a backward pass through our kernels in it raises an error."""
     x, scale, weight, wide = (torch.randn(size, requires_grad=True) for size in ((0, 5, 8), 8, (16, 8), (0, 5, 192)))
     narrow_weight, bias = torch.randn(192, 192, requires_grad=True), torch.randn(192, requires_grad=True)
     outs = (
@@ -363,7 +367,7 @@ def test_parts_of_the_tokens_hold_every_row_once():
 
 @pytest.mark.parametrize(("width", "hidden"), [(64, 256), (192, 768), (256, 1024), (576, 2304), (768, 3072)])
 def test_the_kernels_in_gluon_compile_for_hopper(width, hidden, tmp_path, monkeypatch):
-    """Without a GPU: what they need on chip is there, and next to no register is spilled to memory."""
+    """Without a GPU: shared memory suffices, and next to no register is spilled to memory."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for found in compiled_for_hopper(width, mlp_launch.form(width, hidden)):
         assert found.metadata.shared <= 232_448 - 1024
@@ -422,8 +426,8 @@ def test_the_rule_of_norms():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_that_may_leave_its_bias(kind):
-    """Nobody may have replaced or be watching attention or the layer that it ends in."""
+def test_attention_whose_bias_the_norm_may_add(kind):
+    """Attention and its last layer must be unchanged and have no hooks."""
 
     class Louder(Linear):
         pass
@@ -431,13 +435,13 @@ def test_attention_that_may_leave_its_bias(kind):
     def made() -> Attention:
         return MAKERS[kind](small(attention=kind), 1)
 
-    def comes_apart(attention: Attention) -> bool:
+    def may_defer(attention: Attention) -> bool:
         return eligible.may_defer_bias(attention, attention.out, ATTENTIONS)
 
     attention = made()
-    assert comes_apart(attention)
+    assert may_defer(attention)
     with torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: None):
-        assert not comes_apart(attention)
+        assert not may_defer(attention)
     for part in (attention, attention.out):
         for watch in (
             part.register_forward_hook,
@@ -446,8 +450,8 @@ def test_attention_that_may_leave_its_bias(kind):
             part.register_full_backward_pre_hook,
         ):
             with watch(lambda *given: None):
-                assert not comes_apart(attention)
-    assert comes_apart(attention)
+                assert not may_defer(attention)
+    assert may_defer(attention)
     weight = attention.out.weight.detach()
     for change in (
         lambda it: setattr(it, "forward", lambda x, *given: x),
@@ -463,14 +467,14 @@ def test_attention_that_may_leave_its_bias(kind):
     ):
         attention = made()
         change(attention)
-        assert not comes_apart(attention)
+        assert not may_defer(attention)
 
 
 @pytest.fixture
-def late_biases(monkeypatch):
-    """Which norms of a block got a bias to add, and whether it lends its last one to the norm behind it.
+def biases_in_norms(monkeypatch):
+    """Return which norms of a block add a bias, and whether the next block may add the last one.
 
-    On fake tensors, and layers take our operators on the CPU, too.
+    It runs on fake tensors, and layers use our operators on the CPU, too.
     """
     monkeypatch.setattr(
         eligible, "half_on_cuda", lambda x, layer, kind: eligible.ours() and eligible.plain(layer, kind)
@@ -478,61 +482,61 @@ def late_biases(monkeypatch):
 
     def run(block, layout=LAYOUT, keep=None, dtype=torch.bfloat16):
         block.to(dtype)
-        with FakeTensorMode(allow_non_fake_inputs=True), LateBiases() as late:
+        with FakeTensorMode(allow_non_fake_inputs=True), BiasesInNorms() as noted:
             x = torch.randn(6, 5, 12, dtype=dtype)
             left = block(Residual(x, x if block.pre else None), layout, None, keep)
-        lent = left.bias_D is not None
-        assert not lent or left.bias_D is block.mlp.down.bias
-        return [*late.added, lent]
+        deferred = left.bias_D is not None
+        assert not deferred or left.bias_D is block.mlp.down.bias
+        return [*noted.added, deferred]
 
     return run
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rule_of_the_biases_in_front_of_norms(kind, late_biases):
-    """They are left to the norm where nothing happens to what a branch gives, and the norm is a kernel of our own."""
+def test_the_rule_of_the_biases_in_front_of_norms(kind, biases_in_norms):
+    """The norm adds a bias if nothing else changes the output of the branch, and the norm is our own kernel."""
     block = Block(small(attention=kind), 1)
-    assert late_biases(block) == [False, True, True]
-    assert late_biases(block, dtype=torch.float32) == [True]
-    assert late_biases(block, keep=torch.ones(2, 2)) == [False, False, False]
-    assert late_biases(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False, True]
+    assert biases_in_norms(block) == [False, True, True]
+    assert biases_in_norms(block, dtype=torch.float32) == [True]
+    assert biases_in_norms(block, keep=torch.ones(2, 2)) == [False, False, False]
+    assert biases_in_norms(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False, True]
     with eligible.use("stock attention"):
-        assert late_biases(block) == [False, True, True]
+        assert biases_in_norms(block) == [False, True, True]
     with eligible.use("stock"):
-        assert late_biases(block) == [False]
+        assert biases_in_norms(block) == [False]
     seen = []
     attention, last = (block.attention, block.attention.out), (block.mlp, block.mlp.up, block.mlp.down, block)
     for part, second in [*((part, False) for part in attention), *((part, True) for part in last)]:
         with part.register_forward_hook(lambda module, given, found: seen.append(module)):
-            assert late_biases(block) == [False, second, False]
+            assert biases_in_norms(block) == [False, second, False]
     assert seen == [*attention, *last]
     with block.norm2.register_forward_hook(lambda module, given, found: None):
-        assert late_biases(block) == [False, False]
-    assert late_biases(Block(small(attention=kind, norm="post"), 1)) == [False]
-    assert late_biases(Block(small(attention=kind, bias=False), 1)) == [False, False, False]
+        assert biases_in_norms(block) == [False, False]
+    assert biases_in_norms(Block(small(attention=kind, norm="post"), 1)) == [False]
+    assert biases_in_norms(Block(small(attention=kind, bias=False), 1)) == [False, False, False]
 
 
-def test_a_block_whose_weights_somebody_moves_lends_nothing(late_biases):
-    """Shards make it a subclass, offloaders put another forward in place; what they free must not be used later."""
+def test_the_next_block_adds_no_bias_of_a_block_that_may_free_its_weights(biases_in_norms):
+    """FSDP makes a block a subclass, and offloading replaces its forward; weights that they free must not be used."""
 
     class Sharded(Block):
         pass
 
-    assert late_biases(Sharded(small(), 1)) == [False, True, False]
+    assert biases_in_norms(Sharded(small(), 1)) == [False, True, False]
     block = Block(small(), 1)
     block.forward = block.forward
-    assert late_biases(block) == [False, True, False]
+    assert biases_in_norms(block) == [False, True, False]
 
 
-def test_tokens_carried_in_another_precision_keep_their_biases(late_biases, monkeypatch):
-    """As where float32 tokens meet products in half precision under autocast, or the other way round."""
+def test_tokens_carried_in_another_precision_keep_their_biases(biases_in_norms, monkeypatch):
+    """Tokens in float32 with products in half precision, as under autocast, or the other way round."""
     block = Block(small(), 1)
     monkeypatch.setattr(eligible, "compute_dtype", lambda x: torch.float16)
-    assert late_biases(block) == [False, False, False]
+    assert biases_in_norms(block) == [False, False, False]
 
 
 class Made(TorchDispatchMode):
-    """Looks at all tensors of one shape that operators give: by which they were made, and how many are alive."""
+    """Records the operators that return tensors of one shape, and how many of these tensors are alive."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -551,14 +555,14 @@ class Made(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, Layout.padded(torch.ones(2, 3, dtype=torch.bool))])
-@pytest.mark.usefixtures("late_biases")
+@pytest.mark.usefixtures("biases_in_norms")
 def test_nothing_of_attention_lives_as_long_as_the_mlp(layout):
-    """Without gradients: only the tokens, and their norm, which the MLP is given."""
+    """Without gradients only the tokens and their norm, the input of the MLP, are alive."""
     block, alive = Block(small(), 1).bfloat16(), []
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        x, late = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
+        x, pending = torch.randn(2, 6, 5, 12, dtype=torch.bfloat16)
         with Made((6, 5, 12)) as made, block.mlp.register_forward_pre_hook(lambda *_: alive.append(made.alive())):
-            block(Residual(x, late), layout)
+            block(Residual(x, pending), layout)
     assert len(made.by) > 4
     assert alive == [2]
 
@@ -582,14 +586,14 @@ def test_an_mlp_keeps_and_makes_no_more_than_its_gradients_need(frozen):
     assert torch.ops.aten.zeros.default not in made.by
 
 
-LEAN = [True, True]
+BOTH = [True, True]
 
 
 @pytest.fixture
-def lean_runs(monkeypatch):
-    """Which blocks of an encoder run without their modules, as far as the rule was asked; nothing is launched.
+def without_modules(monkeypatch):
+    """Return which blocks of an encoder could run without their modules, as far as the rule was asked.
 
-    A lean block gives its tokens.
+    Nothing is launched: a block without modules returns its tokens.
     """
     monkeypatch.setattr(eligible, "on_gpu", lambda x: True)
     monkeypatch.setattr(
@@ -619,63 +623,63 @@ def bf16_encoder(**settings):
     return Encoder(small(width=48, **settings)).bfloat16()
 
 
-def test_which_runs_are_lean(lean_runs):
-    """Without gradients, keys, drop path, pads, stock kernels, and anybody who looks at operators."""
+def test_which_runs_need_no_modules(without_modules):
+    """Runs without gradients, keys, drop path, pads, stock kernels and modes of torch that record operators."""
     encoder = bf16_encoder()
     with torch.no_grad():
-        assert lean_runs(encoder) == LEAN
-        assert lean_runs(encoder, layout=Layout.ragged([2, 4])) == LEAN
-        assert lean_runs(encoder, layer=1) == [True]
-    assert lean_runs(encoder) == []
+        assert without_modules(encoder) == BOTH
+        assert without_modules(encoder, layout=Layout.ragged([2, 4])) == BOTH
+        assert without_modules(encoder, layer=1) == [True]
+    assert without_modules(encoder) == []
     with torch.inference_mode():
-        assert lean_runs(encoder) == LEAN
+        assert without_modules(encoder) == BOTH
     with torch.no_grad():
-        assert lean_runs(encoder, torch.ones(6, 5, dtype=torch.bool)) == []
-        assert lean_runs(encoder, layout=Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == []
+        assert without_modules(encoder, torch.ones(6, 5, dtype=torch.bool)) == []
+        assert without_modules(encoder, layout=Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == []
         for choice in ("stock", "stock attention"):
             with eligible.use(choice):
-                assert lean_runs(encoder) == []
+                assert without_modules(encoder) == []
         for mode in (FlopCounterMode(display=False), torch.device("cpu"), Made((1,)), forward_ad.dual_level()):
             with mode:
-                assert lean_runs(encoder) == []
+                assert without_modules(encoder) == []
         encoder.set_drop_path(0.5)
-        assert lean_runs(encoder.train()) == []
-        assert lean_runs(encoder.eval()) == LEAN
-        assert lean_runs(encoder.float(), dtype=torch.float32) == []
+        assert without_modules(encoder.train()) == []
+        assert without_modules(encoder.eval()) == BOTH
+        assert without_modules(encoder.float(), dtype=torch.float32) == []
 
 
-def test_lean_runs_under_autocast(lean_runs):
-    """Tokens in its precision, weights in any but float64; tokens carried in float32 are not."""
+def test_runs_without_modules_under_autocast(without_modules):
+    """Tokens must have the precision of autocast; tokens in float32 run as modules."""
     encoder = Encoder(small(width=48))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert lean_runs(encoder) == LEAN
-        assert lean_runs(encoder, dtype=torch.float16) == []
-        assert lean_runs(encoder, dtype=torch.float32) == []
+        assert without_modules(encoder) == BOTH
+        assert without_modules(encoder, dtype=torch.float16) == []
+        assert without_modules(encoder, dtype=torch.float32) == []
         encoder.float32_residual = True
-        assert lean_runs(encoder) == []
+        assert without_modules(encoder) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_which_kinds_are_lean(kind, lean_runs):
+def test_which_kinds_need_no_modules(kind, without_modules):
     with torch.no_grad():
-        assert lean_runs(bf16_encoder(attention=kind)) == [kind == "alternating"] * 2
-        assert lean_runs(bf16_encoder(attention=kind, bias=False)) == [kind == "alternating"] * 2
-        assert lean_runs(bf16_encoder(attention=kind, norm="post")) == [False, False]
-        assert lean_runs(Encoder(small(attention=kind, width=1032)).bfloat16()) == []  # norms end at 1,024
+        assert without_modules(bf16_encoder(attention=kind)) == [kind == "alternating"] * 2
+        assert without_modules(bf16_encoder(attention=kind, bias=False)) == [kind == "alternating"] * 2
+        assert without_modules(bf16_encoder(attention=kind, norm="post")) == [False, False]
+        assert without_modules(Encoder(small(attention=kind, width=1032)).bfloat16()) == []  # norms end at 1,024
 
 
-def test_without_triton_or_on_amd_no_block_is_lean(lean_runs, monkeypatch):
+def test_without_triton_or_on_amd_all_blocks_run_as_modules(without_modules, monkeypatch):
     encoder = bf16_encoder()
     with torch.no_grad(), monkeypatch.context() as patch:
         patch.setattr(eligible, "TRITON", False)
-        assert lean_runs(encoder) == []
+        assert without_modules(encoder) == []
     monkeypatch.setattr(torch.version, "hip", "6")
     with torch.no_grad():
-        assert lean_runs(encoder) == []
+        assert without_modules(encoder) == []
 
 
-def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(lean_runs):
-    """The list says which blocks might run without modules; one False means that none does."""
+def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(without_modules):
+    """The list tells which blocks could run without modules; one False means that none does."""
 
     class Louder(Linear):
         pass
@@ -683,7 +687,7 @@ def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(lean
     encoder = bf16_encoder()
     names = ("", "norm1", "attention", "attention.qkv", "attention.out", "norm2", "mlp", "mlp.up", "mlp.down")
     with torch.no_grad():
-        assert lean_runs(encoder) == LEAN
+        assert without_modules(encoder) == BOTH
         for part in map(encoder.blocks[1].get_submodule, names):
             for watch in (
                 part.register_forward_hook,
@@ -692,14 +696,14 @@ def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(lean
                 part.register_full_backward_pre_hook,
             ):
                 with watch(lambda *given: None):
-                    assert lean_runs(encoder) == [True, False]
+                    assert without_modules(encoder) == [True, False]
             for name in ("forward", "_compiled_call_impl"):
                 part.__dict__[name] = part.forward
-                assert lean_runs(encoder) == [True, False]
+                assert without_modules(encoder) == [True, False]
                 del part.__dict__[name]
         with torch.nn.modules.module.register_module_forward_hook(lambda *given: None):
-            assert lean_runs(encoder) == [False, False]
-        assert lean_runs(encoder) == LEAN
+            assert without_modules(encoder) == [False, False]
+        assert without_modules(encoder) == BOTH
     weight = encoder.blocks[1].mlp.up.weight.detach()
     for change in (
         lambda it: setattr(it.mlp, "up", Louder(48, 96).bfloat16()),
@@ -723,7 +727,7 @@ def test_a_block_that_is_watched_or_changed_makes_all_blocks_run_as_modules(lean
             assert inference_cuda.make_step(encoder.blocks[1], made) is None
 
 
-def test_axes_that_are_too_long_are_not_lean(lean_runs):
+def test_axes_that_are_too_long_run_as_modules(without_modules):
     encoder = bf16_encoder()
     with torch.no_grad():
         for rows, tokens, width, wanted in ((300, 2, 300, [False, True]), (3, 300, 3, [True, False])):
@@ -732,10 +736,10 @@ def test_axes_that_are_too_long_are_not_lean(lean_runs):
             assert found == wanted
 
 
-def test_blocks_that_compile_parts_has_compiled_are_lean(lean_runs, monkeypatch):
-    """As for the rival "ours" of the benchmarks; with stock attention, and standard attention, what was compiled runs.
+def test_blocks_compiled_by_compile_parts_need_no_modules(without_modules, monkeypatch):
+    """Compiled blocks run without modules, too; with stock kernels or standard attention the compiled code runs.
 
-    A block that somebody else compiles is theirs.
+    A block that other code has compiled runs as that code wants.
     """
     called = []
 
@@ -748,7 +752,7 @@ def test_blocks_that_compile_parts_has_compiled_are_lean(lean_runs, monkeypatch)
         encoder.compile_parts(dynamic=False)
         called.clear()
         with torch.no_grad(), eligible.use(choice):
-            assert lean_runs(encoder) == {"auto": [wanted == 0] * 2, "stock": []}[choice]
+            assert without_modules(encoder) == {"auto": [wanted == 0] * 2, "stock": []}[choice]
         blocks = [part for part in called if isinstance(part.__self__, Block)]
         assert len(blocks) == wanted
         assert len(called) == wanted + (wanted > 0)  # finish
@@ -756,7 +760,7 @@ def test_blocks_that_compile_parts_has_compiled_are_lean(lean_runs, monkeypatch)
     encoder.compile_parts()
     encoder.blocks[0].compile()
     with torch.no_grad():
-        assert lean_runs(encoder) == [False, True]
+        assert without_modules(encoder) == [False, True]
 
 
 @pytest.fixture
@@ -835,7 +839,7 @@ def test_cuda_mlp(rows, width, hidden, fused, dtype, monkeypatch):
      (150, 1024, 256, True)],
 )  # fmt: skip
 def test_cuda_mlp_in_gluon(rows, width, hidden, bias, dtype, monkeypatch, on_hopper):
-    """From one token on, which the rule would leave to Triton."""
+    """Use Gluon from one token on; the rule would use Triton for few tokens."""
     monkeypatch.setattr(mlp_launch, "filling", lambda device: 1)
     assert mlp_launch.by_gluon(torch.empty(1, width, device="cuda", dtype=dtype), width, hidden) is not None
     check_mlp(rows, width, hidden, dtype, bias=bias, device="cuda")
@@ -867,9 +871,9 @@ def test_cuda_mlp_of_many_tokens():
 )
 def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, device="cuda")
-    check_norm(rows, width, dtype, late=False, device="cuda")
-    check_norm(rows, width, dtype, late_bias=torch.float32, device="cuda")
-    check_norm(rows, width, dtype, late_bias=dtype, device="cuda")
+    check_norm(rows, width, dtype, pending=False, device="cuda")
+    check_norm(rows, width, dtype, pending_bias=torch.float32, device="cuda")
+    check_norm(rows, width, dtype, pending_bias=dtype, device="cuda")
     for out in (dtype, torch.float32):
         for biases in ((None, None), (dtype, None), (dtype, torch.float32), (torch.float32, torch.float32)):
             check_norm_without_a_sum(rows, width, dtype, out, biases, device="cuda")
@@ -951,8 +955,8 @@ def test_cuda_rows_beyond_every_limit():
     assert torch.equal(runs[0][1][-8:], torch.autograd.grad(last, end, d_out[-8:])[0])
 
 
-def lean_on_cuda(windows, channels, cast, **settings):
-    """An encoder of Small's width, tokens in bf16, and what makes products bf16."""
+def encoder_on_cuda(windows, channels, cast, **settings):
+    """Return an encoder of Small's width, tokens in bf16, their layout, and autocast to bf16 if ``cast``."""
     torch.manual_seed(0)
     config = small(depth=4, width=192, heads=12, mlp_ratio=4.0, **settings)
     model = randomized(Encoder(config)).to("cuda", torch.float32 if cast else torch.bfloat16).eval()
@@ -968,39 +972,39 @@ def lean_on_cuda(windows, channels, cast, **settings):
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("windows", "channels"), [(1, 1), (3, 19), (40, 20), (2, (19, 3, 36, 21))])
-def test_cuda_lean_blocks(windows, channels, bias, cast, monkeypatch):
-    """As exact as blocks with their modules, and the same bits on every run."""
-    model, x, layout, autocast = lean_on_cuda(windows, channels, cast, bias=bias)
+def test_cuda_blocks_without_modules(windows, channels, bias, cast, monkeypatch):
+    """They are as exact as blocks with their modules, and every run gives the same bits."""
+    model, x, layout, autocast = encoder_on_cuda(windows, channels, cast, bias=bias)
     given, wanted = x.clone(), run_exactly(model, x, layout)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode(), autocast:
-            lean, plain, count = both_ways(model, x, layout, monkeypatch)
-            assert torch.equal(lean, model.run(x, layout))
+            fast, plain, count = both_ways(model, x, layout, monkeypatch)
+            assert torch.equal(fast, model.run(x, layout))
         assert count == 4
-        as_exact(lean, plain, wanted, torch.bfloat16)
+        as_exact(fast, plain, wanted, torch.bfloat16)
     assert torch.equal(x, given)
 
 
 @pytest.mark.gpu
-def test_cuda_lean_blocks_of_many_tokens(monkeypatch):
-    """The MLP in two halves."""
-    model, x, layout, autocast = lean_on_cuda(90, 20, cast=True)
+def test_cuda_blocks_without_modules_of_many_tokens(monkeypatch):
+    """The MLP computes them in two halves."""
+    model, x, layout, autocast = encoder_on_cuda(90, 20, cast=True)
     monkeypatch.setattr(inference_cuda, "HALVED", 1)
     with torch.no_grad(), autocast:
-        lean, plain, count = both_ways(model, x, layout, monkeypatch)
+        fast, plain, count = both_ways(model, x, layout, monkeypatch)
     assert count == 4
-    as_exact(lean, plain, run_exactly(model, x, layout), torch.bfloat16)
+    as_exact(fast, plain, run_exactly(model, x, layout), torch.bfloat16)
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of inductor
-def test_cuda_lean_blocks_compiled_and_captured(monkeypatch):
-    """What was compiled and what a CUDA graph replays, also after weights have changed in place."""
+def test_cuda_blocks_without_modules_compiled_and_captured(monkeypatch):
+    """Compiled blocks and a CUDA graph give the same, also after weights have changed in place."""
     torch._dynamo.reset()
-    model, x, layout, autocast = lean_on_cuda(3, 19, cast=True)
+    model, x, layout, autocast = encoder_on_cuda(3, 19, cast=True)
     wanted = run_exactly(model, x, layout)
     with torch.no_grad(), autocast:
-        lean, plain, _ = both_ways(model, x, layout, monkeypatch)
+        fast, plain, _ = both_ways(model, x, layout, monkeypatch)
         model.compile_parts(dynamic=False)
         compiled, _, count = both_ways(model, x, layout, monkeypatch)
         assert count == 4
@@ -1012,7 +1016,7 @@ def test_cuda_lean_blocks_compiled_and_captured(monkeypatch):
         with torch.cuda.graph(graph):
             captured = model.run(x, layout)
         graph.replay()
-        for found in (lean, compiled, captured):
+        for found in (fast, compiled, captured):
             as_exact(found, plain, wanted, torch.bfloat16)
         model.blocks[1].mlp.up.weight.mul_(-2)
         graph.replay()
@@ -1024,10 +1028,10 @@ def test_cuda_lean_blocks_compiled_and_captured(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cast", [False, True])
-def test_cuda_lean_blocks_need_five_times_their_tokens(cast, monkeypatch):
-    """At the peak of a run, beside the weights; and the casts of one block, which fit into the sixth."""
+def test_cuda_blocks_without_modules_need_five_times_their_tokens(cast, monkeypatch):
+    """The peak of a run, besides the weights, is below six times the tokens, with the casts of one block."""
     monkeypatch.setattr(inference_cuda, "HALVED", 1)
-    model, x, layout, autocast = lean_on_cuda(90, 20, cast)
+    model, x, layout, autocast = encoder_on_cuda(90, 20, cast)
     with torch.no_grad(), autocast:
         model.run(x, layout)  # workspaces stay
         torch.cuda.synchronize()
@@ -1107,7 +1111,7 @@ def test_cuda_compiled_exported_and_captured_runs_equal_eager():
 
 
 def test_a_counter_of_flops_sees_the_operators():
-    """As it sees the products that they replace; on fake tensors, so no kernel runs."""
+    """It counts the same as for the products that they replace. Fake tensors are used, so no kernel runs."""
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         qkv = torch.randn(6, 20, 3 * 32, requires_grad=True)
         short_axis.attend_short_axis(qkv, 2, True, 3).sum().backward()  # two windows of three rows

@@ -1,4 +1,4 @@
-"""Scores that a warp turns in its registers: the assembly, and the layouts of Triton that it relies on."""
+"""The transposition of scores in the registers of a warp: its assembly, and the layouts of Triton that it relies on."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ TYPES = {
 
 
 def rows_and_columns(side):
-    """Of the two numbers in each register and lane, (registers, lanes, 2): how a warp holds a square product."""
+    """Return row and column of the two values in each register and lane of a square product, (registers, lanes, 2)."""
     found = []
     for row_16 in range(0, side, 16):
         for column_16 in range(0, side, 16):
@@ -42,13 +42,13 @@ def rows_and_columns(side):
 
 
 def movmatrix(register_32_2):
-    """What PTX says of movmatrix.m8n8.trans: lane i holds two neighbours of row i / 4, before and after."""
+    """Do movmatrix.m8n8.trans of PTX: lane i has two adjacent values of row i / 4, before and after."""
     return register_32_2.reshape(8, 8).T.reshape(32, 2)
 
 
 @pytest.mark.parametrize(("side", "turning"), [(16, kernels.TURN_16), (32, kernels.TURN_32)])
 def test_the_assembly_turns_a_square(side, turning):
-    """Register by register as the text says, against NumPy's transpose."""
+    """Carry out the text of the assembly register by register, and compare with NumPy's transpose."""
     x = np.arange(side * side).reshape(side, side)
     at = rows_and_columns(side)
     registers = x[at[..., 0], at[..., 1]]
@@ -62,7 +62,7 @@ def test_the_assembly_turns_a_square(side, turning):
 
 
 def compiled(length, dim, capability=90, **flags):
-    """The backward kernel for a GPU that need not be here."""
+    """Compile the backward kernel for a GPU, without having one."""
     t = short_axis.tile(length, 12, dim, backward=True, exact=False)
     known = {
         **dict.fromkeys(("ACROSS", "RAGGED", "REAL", "KEYS"), False),
@@ -97,8 +97,8 @@ def compiled(length, dim, capability=90, **flags):
     ],
 )
 def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability, flags):
-    """In every GPU's code, what goes into the assembly is the product of one warp, 16 x 8 after 16 x 8."""
-    assert short_axis.turns_in_registers()  # a new Triton: look at its layouts, then add it to LAYOUTS
+    """The input of the assembly is a product of one warp in blocks of 16 x 8, for every kind of GPU."""
+    assert short_axis.turns_in_registers()  # if a new Triton fails here, check its layouts, then add it to LAYOUTS
     t, code = compiled(length, dim, capability, **flags)
     assert t.in_registers
     lines = [line for line in code["ttgir"].splitlines() if "tt.elementwise_inline_asm" in line]
@@ -127,12 +127,12 @@ def test_triton_holds_scores_as_the_assembly_expects(length, dim, capability, fl
     ],
 )
 def test_every_kind_of_tile_compiles(length, dim, flags):
-    """What the interpreter forgives, such as results of two types, the compiler does not."""
+    """The interpreter accepts code that the compiler refuses, such as a function with results of two types."""
     assert compiled(length, dim, **flags)[1]["cubin"]
 
 
 def test_the_tool_tells_registers():
-    """Which a new version of Triton, or a new tile, may spill; 20 and 64 tokens of 16 do not."""
+    """A new version of Triton, or a new tile, may spill registers; 20 and 64 tokens with heads of 16 do not."""
     tool = Path(__file__).parents[2] / "tools/compile_kernels.py"
     command = [sys.executable, tool, "--dims", "16", "--axes", "20", "64"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The public model: braindecode's words, features in one line, one clear line for each mistake, frozen means frozen."""
+"""The public model: braindecode's arguments, features, a one-line error for each mistake, and a frozen encoder."""
 
 import copy
 import logging
@@ -400,7 +400,7 @@ def test_too_many_channels_names_the_ways_out():
 
 @pytest.fixture
 def pretrained(tmp_path):
-    """A folder with weights whose record says that Fp1, Cz and T7 were trained."""
+    """Return a folder with weights whose training record names Fp1, Cz and T7."""
     model = MaskedCerebro(small())
     model.training_record = Training(steps=1, windows=9, electrode_windows={"Fp1": 9, "Cz": 9, "T7": 3, "O1": 0})
     return model.save_pretrained(tmp_path / "weights")
@@ -480,7 +480,7 @@ def test_a_new_model_has_nothing_trained_and_asks_nothing():
 
 
 def test_frozen_means_frozen():
-    """Linear probing with decay and momentum: nothing but the head moves, the encoder stays in eval mode."""
+    """In linear probing with decay and momentum only the head changes, and the encoder stays in eval mode."""
     model = make(3).freeze().train()
     model.encoder.set_drop_path(0.5, "constant")
     before = copy.deepcopy(model.state_dict())

@@ -1,4 +1,4 @@
-"""A checkpoint gives back exactly what was saved, or one line that says why not; never other weights in silence."""
+"""Loading a checkpoint returns exactly the saved weights or raises a one-line error, and never other weights."""
 
 import ast
 import dataclasses
@@ -36,7 +36,7 @@ HEAD = ("final_layer.weight", "final_layer.bias")
 
 
 def classifier(n_outputs=3, **changes):
-    """A Cerebro whose every weight is its own, with names for its outputs and a training record."""
+    """Return a Cerebro with different values in every weight, names for its outputs, and a training record."""
     model = randomized(Cerebro(n_outputs, config=small(**changes))).float().eval()
     model.head = HeadConfig(n_outputs, names=tuple("abcdefgh"[:n_outputs]))
     model.training_record = TRAINING
@@ -44,19 +44,19 @@ def classifier(n_outputs=3, **changes):
 
 
 def masked(style="simmim", **changes):
-    """A MaskedCerebro likewise, its decoder of another width."""
+    """Return a MaskedCerebro of that kind, with a decoder of another width."""
     model = randomized(MaskedCerebro(small(**changes), ObjectiveConfig(style=style, decoder_width=8, decoder_heads=2)))
     model.training_record = TRAINING
     return model.float()
 
 
 def same_state(model, other):
-    """Bitwise: types, shapes and bytes."""
+    """Return whether two models have the same types, shapes and bytes."""
     return hash_tensors(model.state_dict()) == hash_tensors(other.state_dict())
 
 
 def rewritten(path, source, change):
-    """A copy of a checkpoint after ``change(parts, tensors)``, with sums that match again unless it changes them."""
+    """Copy a checkpoint, apply ``change(parts, tensors)``, and correct its SHA-256 sums unless ``change`` sets them."""
     header, tensors = read(source)
     parts = {"format": "cerebro-eeg", "version": "3", "config": header.to_dict()}
     change(parts, tensors)
@@ -69,7 +69,7 @@ def rewritten(path, source, change):
 
 
 def refused(path, *words):
-    """The one line with which ``path`` is refused, whichever way it is opened."""
+    """Return the one-line error for ``path``, the same for every function that opens it."""
     with pytest.raises(CheckpointError) as error:
         Cerebro.from_pretrained(path)
     line = str(error.value)
@@ -86,13 +86,13 @@ def refused(path, *words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A classifier's folder that no test changes."""
+    """Return the folder of a classifier; tests must not change it."""
     return classifier().save_pretrained(tmp_path_factory.mktemp("classifier"))
 
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """A ViTMAE model's folder that no test changes."""
+    """Return the folder of a ViTMAE model; tests must not change it."""
     return masked("vitmae").save_pretrained(tmp_path_factory.mktemp("masked"))
 
 
@@ -405,7 +405,7 @@ def test_file_cut_anywhere_is_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("where", ["length", "header", "tensors"])
 def test_no_flipped_bit_gives_other_weights(where, folder, tmp_path):
-    """Refused, or equal where a space between header and tensors became another white space."""
+    """A flipped bit is an error. The only harmless one turns the space before the tensors into another white space."""
     data = (folder / WEIGHTS).read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     header, tensors = read(folder / WEIGHTS)
@@ -431,7 +431,7 @@ def test_no_flipped_bit_gives_other_weights(where, folder, tmp_path):
 
 
 def test_bytes_between_two_tensors_cannot_be_swapped(folder, tmp_path):
-    """Two tensors of one shape trade places: every byte is there, and yet it is another model."""
+    """If two tensors of one shape are exchanged, the file has all its bytes, but it is another model."""
 
     def change(parts, tensors):
         parts["tensors_sha256"] = hash_tensors(tensors)
@@ -538,7 +538,7 @@ def test_config_that_is_no_object_is_refused_though_its_sum_matches(text, folder
 
 
 def test_version_1_has_no_threshold(tmp_path):
-    """What the first release wrote is read: its head is as before, and knows no threshold."""
+    """Files of the first release can be read; their head is unchanged and has no threshold."""
     model = Cerebro(2, config=small(), n_times=40)
     model.save_pretrained(tmp_path / "new")
 
@@ -595,7 +595,7 @@ def test_safetensors_of_another_program_is_refused(metadata, tmp_path):
 
 
 class Canary:
-    """Whoever unpickles this makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path

@@ -1,7 +1,7 @@
-"""Numbers that must survive every refactor: each attention kind, input and objective, in float64.
+"""Results that must not change with a refactoring, for each kind of attention, input and objective, in float64.
 
-Weights and windows are written as formulas, so that the numbers depend on no random generator. After a change that is
-meant to move them: ``python tests/model/test_golden.py`` writes the file anew, and the commit says why.
+Formulas give weights and windows, so that the results depend on no random generator. After an intended change,
+``python tests/model/test_golden.py`` writes the file again, and the commit explains the change.
 """
 
 import json
@@ -22,7 +22,7 @@ COUNTS = [3, 1, 2]
 
 
 def filled(module):
-    """Every parameter by formula: a cosine with a frequency of its own."""
+    """Fill every parameter by a formula, a cosine with its own frequency."""
     module.double()
     with torch.no_grad():
         for i, (name, p) in enumerate(module.named_parameters()):

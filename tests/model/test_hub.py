@@ -1,7 +1,7 @@
 """Folders and the Hub by the conventions of Hugging Face, through the real huggingface_hub and a Hub on the loopback.
 
-The library reads its environment when it is imported, so what talks to a Hub runs in a process of its own and reports
-what it saw as JSON. Each process plays a whole scene; the tests look at its parts.
+The library reads its environment when it is imported. Code that uses a Hub therefore runs in a separate process, which
+does many things in a row and reports the results as JSON. Each test checks a part of the report.
 """
 
 import base64
@@ -30,7 +30,7 @@ FILES = ["README.md", "config.json", "model.safetensors"]
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """As much of a Hub as creating, committing to and downloading from a repository needs."""
+    """A server with the part of the Hub that creates repositories, commits to them and serves their files."""
 
     daemon_threads = True
 
@@ -205,7 +205,7 @@ seen["push"] = refusal(make(1).push_to_hub, "user/other", token="hf_test")
 
 
 def play(code, folder, endpoint, offline):
-    """Run a scene in a process of its own; returns what it saw."""
+    """Run a script in a separate process, and return its report."""
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment = {name: value for name, value in environment.items() if not name.startswith("HF_")}
     environment |= {
@@ -239,7 +239,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def online(server, tmp_path_factory):
-    """What a process saw that pushed to the Hub and pulled from it."""
+    """Return the report of a process that pushes to the Hub and pulls from it."""
     folder = tmp_path_factory.mktemp("online")
     server.repos["user/empty"] = {"main": {}}
     server.repos["user/carded"] = {"main": {"README.md": b"by hand"}}
@@ -249,7 +249,7 @@ def online(server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def offline(server, online):
-    """What a process saw that was told to stay offline, and how many requests the Hub saw meanwhile."""
+    """Return the report of a process in offline mode, and the number of requests to the Hub meanwhile."""
     before = len(server.log)
     seen = play(OFFLINE, online["folder"], server.url, offline=True)
     return {"requests": len(server.log) - before, **seen}
@@ -307,7 +307,7 @@ def test_what_cannot_be_pulled_is_one_line(online, what, words):
 
 
 def test_card_on_the_hub_is_kept(server, online):
-    """People write into a card: a push to a repository that has one leaves it as it is."""
+    """People edit model cards, so a push to a repository with a card does not change it."""
     found = server.repos["user/carded"]["main"]
     assert sorted(found) == FILES
     assert found["README.md"] == b"by hand"
@@ -319,7 +319,7 @@ def test_local_models_touch_no_network_and_load_no_hub(online, offline):
         assert seen["imports hub for local files"] is False
 
 
-def test_offline_takes_the_cache_and_asks_nobody(offline):
+def test_offline_takes_the_cache_without_requests(offline):
     assert offline["requests"] == 0
     assert offline["cached"] == offline["pushed"]
     assert one_line(
@@ -417,7 +417,7 @@ def test_model_saved_again_takes_the_place_of_the_old(tmp_path):
 
 @pytest.mark.parametrize("stop", ["save", "write_text"])
 def test_save_that_stops_anywhere_leaves_a_folder_that_loads(stop, tmp_path, monkeypatch):
-    """Between weights and config, above all: an old config must not contradict new weights."""
+    """Above all between weights and config: an old config must not remain beside new weights."""
     model = make_model()
     model.save_pretrained(tmp_path)
     old, model.training_record = model.header, Training(6)

@@ -28,7 +28,7 @@ PHASE = PatchConfig(kind="time_bins", n_fft=16, hop=4, bins=8, reflect=4, phase=
 
 @pytest.fixture(autouse=True)
 def ours():
-    """By the rule, whatever ran before."""
+    """Set the switch to its default for every test."""
     with eligible.use("auto"):
         yield
 
@@ -44,7 +44,7 @@ def noise(windows=1, channels=5, samples=40, seed=0):
 
 
 def plain(model, x, level="output", scale=None):
-    """What the model gives without being captured."""
+    """Return the result of the model without capture."""
     x = torch.as_tensor(np.asarray(x, np.float32), device=model.encoder.positions.device)
     with torch.no_grad():
         if level == "output":
@@ -84,7 +84,7 @@ def test_every_kind_of_attention(kind):
 
 @pytest.mark.parametrize("attribute", [{"patches": PHASE}, {"norm": "post"}, {"window": 16}])
 def test_other_models(attribute):
-    """Phase has two rows a channel; a window longer than the table of positions interpolates."""
+    """Phase has two rows per channel; a window longer than the table of positions needs interpolation."""
     model = make(None, config=small(width=48, **attribute))
     fast = model.captured(n_times=40, level="token")
     assert worst(fast(noise()), plain(model, noise(), "token")) < 1e-5
@@ -177,7 +177,7 @@ def test_training_mode_is_of_no_consequence():
     assert worst(fast(noise()), expected) < 1e-5
 
 
-def test_whatever_mode_surrounds_it():
+def test_any_mode_of_torch_around_it():
     model = make()
     with torch.inference_mode():
         fast = model.captured()
@@ -252,7 +252,7 @@ def test_arguments_that_make_no_sense(arguments, message):
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_windows_that_cannot_be_used(x, message, first):
-    """At the first call and at a later one, and the next good window is none the worse for it."""
+    """They are errors at the first call and later, and do not affect the next good window."""
     fast = make().captured()
     if not first:
         fast(noise())
@@ -410,17 +410,17 @@ def test_packed_weights_are_the_objects_own_and_go_with_it():
 
 
 def test_packed_weights_are_used():
-    """Taking the packed weights away changes the result, so they are what was computed with."""
+    """Setting the packed weights to zero changes the result, so they are used."""
     fast = make().captured()
     expected = fast(noise())
-    for held in fast._run._context[linear_layer._packed].values():
-        held.weight.zero_()
+    for packed in fast._run._context[linear_layer._packed].values():
+        packed.weight.zero_()
     assert worst(fast(noise()), expected) > 1e-2
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's compiler looks at it
 def test_compiling_leaves_the_model_as_it_was(monkeypatch):
-    """On CUDA parts are compiled: of modules that share the model's tensors, never of the model itself."""
+    """On CUDA only modules that share the model's tensors are compiled, never the model itself."""
     compile_function = torch.compile  # all of the tracing, none of the code generation
     monkeypatch.setattr(torch, "compile", lambda part, **given: compile_function(part, backend="eager", **given))
     torch._dynamo.reset()
@@ -565,7 +565,7 @@ def test_cuda_what_is_replaced_is_noticed(message):
 
 @pytest.mark.gpu
 def test_cuda_a_model_that_left_the_gpu():
-    """The graph still reads the old weights, which nobody else may have got meanwhile."""
+    """The graph still reads the memory of the old weights, which must not be reused meanwhile."""
     model = make(3, "cuda")
     fast = model.captured()
     fast(noise())

@@ -1,4 +1,4 @@
-"""One test for each claim of the paper (arXiv:2501.10885), named after it. docs/paper.md says what it leaves open."""
+"""One test for each claim of the paper (arXiv:2501.10885), named after it. docs/paper.md lists its open points."""
 
 import math
 
@@ -108,7 +108,7 @@ def test_two_axis_attention_adds_about_20_million_parameters_to_large():
 
 
 def test_algorithm_3_bottleneck_is_constant_along_time():
-    """Taken literally: softmax rows sum to one over identical values (docs/paper.md)."""
+    """Taken literally, its softmax averages identical values (docs/paper.md)."""
     attention = randomized(BottleneckAttention(small()))
     out = attention(torch.randn(6, 5, 12, dtype=torch.float64), Layout.uniform(2, 3))
     torch.testing.assert_close(out, out[:, :1].expand_as(out), rtol=1e-12, atol=1e-13)
@@ -150,7 +150,7 @@ def test_complexity_in_flops_counted_by_torch_and_by_loops(kind, rows, patches):
 @pytest.mark.parametrize(("rows", "patches"), SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_complexity_in_stored_scores(kind, rows, patches):
-    """What a softmax of the running module produces, by size, against the closed form and the loops."""
+    """The number of softmax outputs of the running module equals the closed form and the loops."""
     config = small(attention=kind)
     for layer in (1, 2):
         with fast.use("stock"), _CountSoftmax() as seen:
@@ -216,7 +216,7 @@ def test_half_of_the_tokens_are_masked_exactly_per_window_and_never_a_pad():
 
 
 def test_every_token_is_masked_equally_often():
-    """Uniform over the grid: 4,000 draws, each token within five standard deviations of one half."""
+    """In 4,000 draws, the share of each token is within five standard deviations of one half."""
     generator = torch.Generator().manual_seed(0)
     layout = Layout.uniform(4000, 3)
     share = choose_masked(torch.rand(12000, 4, generator=generator), layout, 0.5).reshape(4000, 3, 4).double().mean(0)
@@ -235,7 +235,7 @@ def test_masked_tokens_are_one_shared_learnable_token_that_still_has_its_place()
 
 
 def test_a_masked_patch_cannot_be_seen():
-    """Changing what is masked changes no reconstruction: normalisation aside, the model never looks at it."""
+    """A change of masked patches changes no reconstruction; only normalisation reads them."""
     for style in ("simmim", "vitmae"):
         for kind in KINDS:
             config = small(attention=kind, normalization="none")
@@ -283,7 +283,7 @@ def test_fine_tuning_pools_the_mean_of_all_tokens_into_one_linear_layer():
 
 
 def test_pad_scores_are_zero_and_pads_influence_nothing():
-    """Algorithm's padding: whatever a padded channel holds, no real token changes, and no gradient reaches it."""
+    """No content of a padded channel changes a real token, and no gradient reaches it."""
     for kind in KINDS:
         encoder = randomized(Encoder(small(attention=kind)))
         windows, ids = make_windows([4], 40)

@@ -1,4 +1,4 @@
-"""What must hold for any window: pads and order of channels change nothing, layers look only where they may."""
+"""Properties of the model for any window: pads and the order of channels have no effect; layers see only their axis."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ counts_of_channels = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
 def padded(windows, ids, width, dtype, order):
-    """Windows padded to ``width`` channels, their channels and pads put in the order that ``order`` draws."""
+    """Return windows padded to ``width`` channels, with channels and pads in the random order of ``order``."""
     signal = torch.full((len(windows), width, windows[0].shape[1]), 7.0, dtype=dtype)
     channels = torch.zeros(len(windows), width, 2, dtype=torch.int64)
     slots = [order.permutation(width)[: len(w)] for w in windows]
@@ -129,7 +129,7 @@ def test_gradients_are_finite_at_the_edges(kind, channels, patches):
 
 @pytest.mark.parametrize("axis", ["channels", "time"])
 def test_more_than_65536_folded_rows(axis):
-    """Stock kernels on CUDA fail there (docs/paper.md); the same call must work for any number of rows."""
+    """torch's CUDA kernels fail there (docs/paper.md), but our call must work for any number of rows."""
     windows, channels, patches = (33_000, 3, 2) if axis == "channels" else (33_000, 2, 3)
     attention = randomized(AxisAttention(small(width=4, heads=2), axis)).float()
     x = torch.randn(windows * channels, patches, 4, requires_grad=True)
@@ -219,8 +219,8 @@ def test_drop_path_skips_whole_windows_keeps_the_mean_and_rests_in_eval():
 
 
 @pytest.mark.parametrize("style", ["simmim", "vitmae"])
-def test_drop_path_noise_belongs_to_block_branch_and_window_whatever_the_batch(style):
-    """Given noise makes a window's outcome its own: alone, in a ragged batch, and for every block and branch apart."""
+def test_drop_path_noise_belongs_to_block_branch_and_window_in_any_batch(style):
+    """With given noise, a window has the same result alone and in a ragged batch, for every block and branch."""
     model = randomized(MaskedCerebro(small(depth=4), ObjectiveConfig(style=style))).train()
     model.encoder.set_drop_path(0.5, "constant")
     counts = [3, 1, 2]
@@ -246,7 +246,7 @@ def test_drop_path_noise_belongs_to_block_branch_and_window_whatever_the_batch(s
 
 
 def test_every_parameter_learns_but_the_pad_and_electrodes_that_are_not_there():
-    """What DDP waits for must get a gradient: all that requires one, in both styles and every kind."""
+    """DDP waits for every parameter that requires a gradient, so each must get one, in both styles and every kind."""
     for style in ("simmim", "vitmae"):
         for kind in KINDS:
             for patches in (PatchConfig(length=8, stride=8), PatchConfig(kind="time_bins", phase="separated")):
@@ -321,7 +321,7 @@ def test_the_padded_form_exports():
 @pytest.mark.parametrize("fill", [float("nan"), float("inf"), 1e30])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_pad_holds_reaches_nothing(kind, fill):
-    """Not the outputs, not the loss, not a gradient: neither by attention nor by multiplying with zero."""
+    """Not the outputs, the loss or a gradient, neither by attention nor by a product with zero."""
     config = small(attention=kind, amplitude=True, normalization="recording")
     windows, ids = make_windows([3, 1], 40)
     signal = torch.full((2, 4, 40), fill, dtype=torch.float64)
@@ -509,7 +509,7 @@ def test_cuda_agrees_with_cpu(kind):
 @pytest.mark.gpu
 @pytest.mark.parametrize("axis", ["channels", "time"])
 def test_cuda_trains_at_the_batch_of_the_paper(axis):
-    """4,096 windows fold to 81,920 rows and more, beyond what stock kernels take at once."""
+    """4,096 windows give 81,920 sequences and more, too many for one call of torch's kernels."""
     torch.manual_seed(0)
     attention = AxisAttention(preset("small").model, axis).cuda().bfloat16()
     windows, channels, patches = (4096, 23, 20) if axis == "channels" else (4096, 23, 4)
@@ -522,7 +522,7 @@ def test_cuda_trains_at_the_batch_of_the_paper(axis):
 
 
 def test_tokens_are_carried_in_half_precision_under_autocast_and_come_out_in_float32():
-    """Unless asked otherwise; float32 and float64 know nothing of it."""
+    """``float32_residual`` changes that; it has no effect without autocast."""
     batch = to_batch(*make_windows([3, 2], 40))
     batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
     encoder = randomized(Encoder(small())).float()
@@ -557,7 +557,7 @@ def test_every_block_of_a_vitmae_carries_what_was_asked_for(kind):
 
 
 class Wrapped(torch.nn.Module):
-    """What an adapter makes of a block."""
+    """A block in the wrapper of an adapter."""
 
     def __init__(self, block):
         super().__init__()
@@ -569,7 +569,7 @@ class Wrapped(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # torch will give up this way of quantising
 def test_layers_may_be_wrapped_or_quantised():
-    """Nobody asks a single layer for its weight, which it may not have."""
+    """The model must not read the weight of a single layer, which may have none."""
     torch.manual_seed(0)
     batch = to_batch(*make_windows([3, 2], 40))
     batch = dataclasses.replace(batch, signal_RT=batch.signal_RT.float())
@@ -586,7 +586,7 @@ def test_layers_may_be_wrapped_or_quantised():
 
 
 def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
-    """Bitwise, with pads and pairs; and the pad's row gets no gradient either way."""
+    """The rows are equal to the bit, with pads and pairs; the row of pads gets no gradient in either way."""
     channels = torch.tensor([(3, 0), (0, 0), (7, 3), (3, 0), (9, 7)])
     weight = torch.randn(5, 6)
     found = []
@@ -605,7 +605,7 @@ def test_the_deterministic_lookup_of_electrodes_selects_the_same_rows():
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("calling", [lambda f: f, torch._dynamo.run], ids=["plainly", "beside compiled code"])
 def test_patches_are_gone_when_the_blocks_run(calling, norm):
-    """Without gradients nobody needs them, and they are memory; also where torch.compile is on."""
+    """Without gradients their memory must be free by then, also with ``torch.compile``."""
     encoder, made, alive = randomized(Encoder(small(norm=norm))), [], []
     cut = encoder.cut
 

@@ -1,4 +1,4 @@
-"""Answers worked out by hand that the oracle itself must give; nothing here touches the package."""
+"""Results computed by hand that the loop-written reference (tests/reference.py) must give, without the package."""
 
 import math
 
@@ -13,7 +13,7 @@ L, D, HEADS, P, V, M = 6, 8, 2, 5, 9, 12
 
 
 def draw_weights(seed=0, kind="alternating", depth=2, decoder=0):
-    """Random weights of a small encoder, or of a masked model when it has a decoder."""
+    """Return random weights of a small encoder, or of a masked model if it has a decoder."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -293,7 +293,7 @@ def test_tokens_are_patch_position_and_channel():
     np.testing.assert_allclose(x[2, 0], weights["pad_token"] + places[0] + electrodes[7])
 
 
-def test_id_zero_counts_as_zero_whatever_its_row_holds():
+def test_id_zero_counts_as_zero_for_any_content_of_its_row():
     weights = draw_weights()
     assert not ref.channel_embedding((0, 0), weights).any()
     assert (ref.channel_embedding((0, 3), weights) == -weights["electrodes"][3]).all()

@@ -1,22 +1,28 @@
-"""How the model is made fast. It knows layers and tensors, nothing of the model above it.
+"""The fast code of the model. It knows layers and tensors, and imports nothing of ``model/``.
 
-The model asks for the names below and no others. Each equals a plain formula, which stands beside the call in
-``model/``. A function with nothing faster to offer returns None, or runs the layer itself, so the formulas are the
-reference.
+Encoder, attention and objective use the names below and no others. Each function equals a plain formula, which stands
+beside the call in ``model/``. A function without faster code for a case returns None or calls the layer itself, so the
+formulas are the reference. ``model/live.py`` also uses ``graph.py`` (CUDA graphs) and ``eligible.py``.
 
-=================== ===================================================================================
-``linear``          ``layer(x)``
-``mlp``             ``down(gelu(up(x)))``
-``attend``          ``softmax(q k' / sqrt(E)) v`` along one short axis of the token grid
-``sdpa``            the same by torch's kernels, around their faults
-``Residual``        ``x + branch``, added together with the next norm
-``run_blocks``      a whole stack of blocks without its modules, for inference
-``masked_linear``   ``where(masked, mask_token, layer(x))``
-``row_difference``  ``table[one] - table[other]``
-``Compilable``      the base of modules that ``compile_model`` compiles in parts
-``packed``          a context in which a CPU reads weights in its own order
-``use``, ``choose`` the one switch: ``"auto"``, ``"stock attention"`` or ``"stock"``
-=================== ===================================================================================
+======================== =====================================================================================
+``linear``               ``layer(x)``
+``mlp``                  ``down(gelu(up(x)))``, also without the last bias
+``attend``               ``softmax(q k' / sqrt(E)) v`` along one short axis of the token grid
+``sdpa``                 the same by torch's kernels, in a way that avoids their known bugs
+``Residual``             ``x + branch``, added together with the next norm
+``next_block_adds_bias`` whether the next block may add the last bias of an MLP
+``run_blocks``           all blocks and the last norm without calling modules, for inference
+``BlockParts``           the layers of one block, for ``run_blocks``
+``masked_linear``        ``where(masked, mask_token, layer(x))``
+``row_difference``       ``table[one] - table[other]``
+``Compilable``           the base of modules that can be compiled in parts
+``compile_model``        compiles all such modules of a model
+``packed``               a context in which weights are stored in the order that a CPU reads
+``use``, ``choose``      the one switch: ``"auto"``, ``"stock attention"`` or ``"stock"``
+======================== =====================================================================================
+
+Profilers show our kernels by the names that ``repr=`` gives them. A ``repr`` is not part of the key of Triton's cache:
+kernels that were compiled before a rename keep their old name.
 """
 
 from collections.abc import Sequence
@@ -58,10 +64,10 @@ __all__ = [
 def run_blocks(
     blocks: Sequence[nn.Module], norm: nn.Module | None, x_RND: Tensor, layout: Layout, dtype: torch.dtype, own: bool
 ) -> Tensor | None:
-    """Return the tokens behind all blocks and the last ``norm``, computed without modules; None where modules must run.
+    """Return the tokens after all blocks and the last ``norm``, computed without modules; None where modules must run.
 
-    It is the whole stack or nothing: one block that is hooked, adapted or of another kind makes all of them run as
-    modules. With ``own`` the tokens may be overwritten.
+    Either all blocks run without modules or none does: one block that has a hook or an adapter, or is of another kind,
+    makes all blocks run as modules. With ``own`` the tokens may be overwritten.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None

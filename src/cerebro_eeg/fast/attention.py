@@ -1,11 +1,11 @@
-"""Attention along one short axis of the token grid, as an operator of torch: when it is used and with which tiles.
+"""Attention along one short axis of the token grid, as an operator of torch, with the rules for its use and its tiles.
 
-On CUDA, unless stock ones are asked for, the kernels of ``kernels.py`` read packed q, k, v in place, with a count of
-rows for every window instead of masks. Everything else takes the stock path of ``attention.py``; :func:`suits` is the
-rule. The operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves every mixture of windows,
-and it can be captured in a CUDA graph. Tiles come from a rule, never from timing: the same shapes take the same code
-on every run. Where a gradient may be asked for, the logarithm of each query's sum of exponentials may be kept: from it
-the backward pass has the weights without looking for the highest score and without adding them up.
+On CUDA the kernels of ``triton/attention.py`` read packed q, k, v in place. They get the number of rows of every window
+instead of masks. :func:`can_attend` tells where they are used; elsewhere :func:`attend` returns None and the formulas
+of ``model/attention.py`` run. The operator is opaque to ``torch.compile`` and ``torch.export``, so one graph serves
+every mixture of windows. It can be captured in a CUDA graph. Tiles come from a rule, never from measured times, so that
+equal shapes always run equal code. If a gradient may follow, the operator keeps the logarithm of each query's sum of
+exponentials. The backward pass then computes the weights without a second search for the highest score.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **L** tokens x heads.
 """
@@ -24,18 +24,18 @@ from cerebro_eeg.fast import attention_cpu, eligible
 from cerebro_eeg.fast.operators import fake, last, operator
 
 FILLING = 2048
-"""Warps that keep a GPU busy; where programs of several turns had fewer, each takes one, by the same arithmetic."""
+"""The number of warps that keep a GPU busy. With fewer, each program takes one turn, by the same arithmetic."""
 KEPT = 16
-"""Axes of up to so many tokens cost but reading and writing: there, no logarithms are written or read."""
+"""The longest axis without logarithms: so short an axis only costs reading and writing."""
 LAYOUTS = ("3.6.", "3.7.")
-"""Versions of Triton whose registers hold the scores of a warp as ``kernels._turn_in_registers`` expects."""
+"""Versions of Triton whose layout of registers ``_turn_in_registers`` of ``triton/attention.py`` relies on."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def attend(qkv_RND: Tensor, layout: Layout, axis: str, heads: int, keys_RN: Tensor | None = None) -> Tensor | None:
-    """Return multi-head attention of packed q, k, v along ``axis``, (R, N, D); None where torch's is to be used.
+    """Return multi-head attention of packed q, k, v along ``axis``, (R, N, D); None where torch's must be used.
 
-    ``keys_RN`` marks the tokens that may be looked at.
+    ``keys_RN`` marks the tokens that may be attended to.
     """
     if axis == "all":
         return None
@@ -51,11 +51,11 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: str, heads: int, keys_RN: Tens
 
 
 def can_attend(qkv_RND: Tensor, heads: int, length: int) -> bool:
-    """Return whether the kernels take an axis of ``length`` tokens: where what one head needs fits on chip.
+    """Return whether the kernels can compute an axis of ``length`` tokens: CUDA, and all keys of a head fit on chip.
 
-    On CUDA, up to 256 tokens with heads of up to 64 dimensions, or 128 tokens with up to 128. float32 is exact (no
-    TF32), hence without matrix units, and ends at 64 of both. Not on AMD, for which Triton compiles only some of them.
-    Not where 2^31 numbers lie between the first row of a sequence and its last.
+    The limits are 256 tokens with heads of up to 64 dimensions, and 128 tokens with heads of up to 128. float32 is
+    exact (no TF32) and therefore uses no matrix units; its limits are 64 tokens and 64 dimensions. AMD is excluded,
+    because Triton compiles only some of the kernels for it.
     """
     if torch.version.hip is not None:
         return False
@@ -68,7 +68,7 @@ def can_attend(qkv_RND: Tensor, heads: int, length: int) -> bool:
 
 
 def fits(dtype: torch.dtype, tokens: int, width: int, heads: int, length: int) -> bool:
-    """Whether what one head needs fits on chip, and offsets within a sequence 32 bit."""
+    """Return whether keys and values of one head fit on chip, and offsets within a sequence fit into 32 bits."""
     dim = width // heads
     if length * tokens * 3 * width >= 2**31:
         return False
@@ -79,46 +79,51 @@ def fits(dtype: torch.dtype, tokens: int, width: int, heads: int, length: int) -
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """How one program is laid out: see ``kernels.py``."""
+    """The work of one program of ``triton/attention.py``.
+
+    It must fit into shared memory: 227 KiB on Hopper, 99 KiB on consumer GPUs. ``metadata.shared`` of a compilation
+    without a GPU tells its size.
+    """
 
     slots: int
-    """Places of a sequence in a tile: a power of two, or 48."""
+    """Slots of a sequence in a tile, a power of two or 48; slots beyond the tokens of the sequence are empty."""
     pack: int
     """Sequences in a tile."""
     dim: int
-    """Columns of a head, rounded up to a power of two, or of its first piece."""
+    """Columns of a head, or of its first piece, rounded up to a power of two."""
     part: int
-    """Places of a tile that lie on chip in one piece, a power of two."""
+    """Slots of each part of the tile; the sides of a part are powers of two."""
     queries: int
-    """Queries at a time; the last ones of 48 may be fewer."""
+    """Queries at a time; the last block of 48 slots may have fewer."""
     group: int
     """Heads at a time."""
     turns: int
-    """Groups of heads, one after the other; the next ones are read meanwhile."""
+    """Groups of heads that a program computes one after the other, while it reads the next group."""
     warps: int
     rest: int = 0
-    """Backward, columns of a second piece, or 0."""
+    """Columns of a second piece in the backward pass, or 0."""
     keys_first: bool = False
-    """Backward, scores stand with keys in rows: fewer registers; else sums over keys stay within a warp."""
+    """Backward, scores have keys in rows, which takes fewer registers; else sums over keys stay within a warp."""
     in_registers: bool = False
-    """Backward, scores of a warp are turned without shared memory: see ``kernels._turn_in_registers``."""
+    """Backward, a warp transposes its scores without shared memory (``_turn_in_registers``)."""
     stored: int = 0
-    """Backward, numbers that a thread writes at once, 0 for as many as it can: see ``kernels._store_piece``."""
+    """Backward, the values that a thread writes at once, 0 for as many as it can (``_store_piece``)."""
     registers: int | None = None
-    """Of a thread at most across rows, where addresses would take a few more, and one program less would be at work."""
+    """The limit of registers per thread across rows, where a few more for addresses would cost a parallel program."""
 
 
 def tile(length: int, heads: int, dim: int, backward: bool, exact: bool) -> AttentionTile:
-    """How a program is laid out, by :func:`_rule`."""
+    """Return the tile of a program by :func:`_rule`."""
     return _rule(length, heads, dim, backward, exact, turns_in_registers())
 
 
 @functools.cache
 def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_registers: bool) -> AttentionTile:
-    """One warp for a head where its scores and sums fit a warp's registers, else several warps for one.
+    """Use one warp per head if scores and sums fit into its registers, and else several warps per head.
 
     Narrow heads share a program, so that memory is read in whole lines. The numbers were the best of sweeps on an H200
-    with heads of 16, 48 and 64 (benchmarks/README.md); those of 128 slots backward have the fewest instructions.
+    with heads of 16, 48 and 64 dimensions (benchmarks/README.md). Those for 128 slots backward have the fewest
+    instructions.
     """
     slots, block = _power(length), max(16, _power(dim))
     most = (48 if in_registers else 32) if backward else 64
@@ -144,7 +149,7 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
     elif size == 48:
         queries = 16
         group = 2 if block == 16 else 1
-        turns = 6 if length <= 40 else 3  # more are slower: lines of memory may leave the L2 cache
+        turns = 6 if length <= 40 else 3  # more turns are slower: the L2 cache may lose lines
     elif size == 64 and backward:
         turns = 12 if length <= 48 or block == 16 else 4
     elif size == 64 and dim == 16 and heads % 2 == 0:
@@ -155,7 +160,7 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
         queries = 128 if backward else 64
     else:
         queries = 32 if backward else 64
-    while group > 1 and (block != dim or heads % group):  # only whole heads, side by side, make one piece of memory
+    while group > 1 and (block != dim or heads % group):  # only heads without a gap between them can be read at once
         group //= 2
     warps = 4
     if size == 16:
@@ -172,10 +177,10 @@ def _rule(length: int, heads: int, dim: int, backward: bool, exact: bool, in_reg
 
 
 def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_registers: bool) -> AttentionTile:
-    """Backward, 17 to 48 tokens: a warp for a head, which turns scores in its registers; or two for many wide ones.
+    """Return the backward tile for 17 to 48 tokens: one warp per head, or two for long axes with wide heads.
 
-    Turns go by what stays in the L2 cache until the last head of a line has been read, which depends on how many warps
-    fit a multiprocessor.
+    One warp transposes scores in its registers. The number of turns is chosen such that lines of memory stay in the L2
+    cache until their last head has been read. That depends on how many warps fit on a multiprocessor.
     """
     block, rest = _columns(dim)
     warps, turns, stored = 1, 4, 4
@@ -202,14 +207,14 @@ def _tile_of_warps(length: int, heads: int, dim: int, slots: int, part: int, in_
 
 
 def _columns(dim: int) -> tuple[int, int]:
-    """A head's columns in two pieces where they hold fewer than the next power of two: 48 are 32 and 16."""
+    """Return the columns of a head as one power of two, or as two pieces if these are fewer: 48 is 32 and 16."""
     whole = max(16, _power(dim))
     first, rest = whole // 2, max(16, _power(dim - whole // 2))
     return (whole, 0) if rest >= first else (first, rest)
 
 
 def _fitting(turns: int, groups: int, block: int) -> int:
-    """As many turns as go into the groups of heads; one where what is read ahead would not fit on chip."""
+    """Return the most turns that divide the groups of heads; 1 if reading ahead would not fit into shared memory."""
     while turns > 1 and (block > 64 or groups % turns):
         turns -= 1
     return turns
@@ -217,7 +222,7 @@ def _fitting(turns: int, groups: int, block: int) -> int:
 
 @functools.cache
 def turns_in_registers() -> bool:
-    """Whether Triton is here, and is one whose layouts have been looked at (``test_turn_in_registers.py``)."""
+    """Return whether Triton is installed in a version whose layouts are known (``test_turn_in_registers.py``)."""
     if not eligible.TRITON:
         return False
     import triton
@@ -226,7 +231,7 @@ def turns_in_registers() -> bool:
 
 
 def _power(n: int) -> int:
-    """The next power of two."""
+    """Return the smallest power of two that is not below a number."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -239,11 +244,11 @@ def attend_short_axis(
     real_R: Tensor | None = None,
     keys_RN: Tensor | None = None,
 ) -> Tensor:
-    """Multi-head attention of packed q, k, v (R, N, 3 D) along time, or ``across`` the rows of each window; (R, N, D).
+    """Return attention (R, N, D) of packed q, k, v (R, N, 3 D) along time, or ``across`` the rows of each window.
 
-    ``width`` rows make a window, or, where ``first_B`` (B + 1 row numbers, 64 bit) says where windows start and end, at
-    most as many. ``real_R``: rows that are not pads; a pad looks at nothing and gives zeros. ``keys_RN``: tokens that
-    may be looked at. A token that may look at nothing gives zeros, with zero gradient.
+    A window has ``width`` rows, or at most ``width`` if ``first_B`` (B + 1 row numbers of 64 bit) gives the first row
+    of each window. ``real_R`` marks rows that are not pads, and ``keys_RN`` tokens that may be attended to. Pads, and
+    tokens that may attend to nothing, return zeros with zero gradient.
     """
     return attend_op(qkv_RND, heads, across, width, first_B, real_R, keys_RN, torch.is_grad_enabled())[0]
 
@@ -259,7 +264,7 @@ def attend_op(
     keys_RN: Tensor | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and, where they are to be kept, logarithms to the base 2, those of a sequence and head together."""
+    """Return attention and, with ``keep``, the logarithms to the base 2, ordered by sequence, head and query."""
     out_RND, log_L = _new(qkv_RND, heads, keep)
     _launch("forward", [qkv_RND.contiguous(), out_RND, log_L], heads, across, width, first_B, real_R, keys_RN)
     return out_RND, log_L
@@ -268,15 +273,15 @@ def attend_op(
 def run_attend(
     qkv_RND: Tensor, out_RND: Tensor, heads: int, across: bool, width: int, first_B: Tensor | None = None
 ) -> None:
-    """Write attention without pads, hidden keys or a gradient; both tensors lie in one piece."""
+    """Write attention without pads, hidden keys or a gradient into ``out_RND``; both tensors are contiguous."""
     nothing_L = qkv_RND.new_empty(0, dtype=torch.float32)
     _launch("forward", [qkv_RND, out_RND, nothing_L], heads, across, width, first_B, None, None)
 
 
 def _new(qkv_RND: Tensor, heads: int, keep: bool) -> tuple[Tensor, Tensor]:
-    """Room for the output and for logarithms, also for those of short axes: compiled code knows no length.
+    """Allocate the output and the logarithms, also for short axes, because compiled code does not know the length.
 
-    There are none in float32, which is exact without.
+    float32 has no logarithms: its backward pass computes the softmax again, which is more exact.
     """
     rows, tokens, size = qkv_RND.shape
     logs = rows * tokens * heads if keep and qkv_RND.dtype != torch.float32 else 0
@@ -300,7 +305,7 @@ def attend_backward(
     real_R: Tensor | None,
     keys_RN: Tensor | None,
 ) -> Tensor:
-    """Gradient of packed q, k, v (R, N, 3 D) from that of the output."""
+    """Return the gradient of packed q, k, v (R, N, 3 D) from that of the output."""
     d_qkv_RND = torch.empty_like(qkv_RND, memory_format=torch.contiguous_format)
     tensors = [qkv_RND.contiguous(), d_out_RND.contiguous(), log_L, d_qkv_RND]
     _launch("backward", tensors, heads, across, width, first_B, real_R, keys_RN)
@@ -314,7 +319,7 @@ def _(qkv_RND: Tensor, *others: Any) -> Tensor:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     qkv_RND, ctx.heads, ctx.across, ctx.width, first_B, real_R, keys_RN, _ = inputs
-    ctx.set_materialize_grads(False)  # nobody outside has the logarithms: no zeros for their gradient
+    ctx.set_materialize_grads(False)  # the logarithms are used only here, so they need no zero gradient
     ctx.save_for_backward(qkv_RND, output[1], first_B, real_R, keys_RN)
 
 
@@ -329,7 +334,7 @@ torch.library.register_autograd(attend_op, _gradient, setup_context=_keep)
 
 @register_flop_formula(torch.ops.cerebro_eeg.short_axis_attention)
 def _flops(qkv_shape: torch.Size, heads: int, across: bool, width: int, *layout: Any, out_shape: Any = None) -> int:
-    """Of two products over all pairs of tokens that meet, for torch's counter; as if all windows were the widest."""
+    """Return the operations of two products over all pairs of tokens, as if all windows were the widest."""
     rows, tokens, size = qkv_shape
     return 2 * 2 * rows * tokens * (width if across else tokens) * (size // 3)
 
@@ -345,7 +350,7 @@ def _backward_flops(
     *layout: Any,
     out_shape: Any = None,
 ) -> int:
-    """Of five such products."""
+    """Return the operations of five such products."""
     return _flops(qkv_shape, heads, across, width) * 5 // 2
 
 
@@ -411,7 +416,7 @@ def _launch(
 
 @functools.cache
 def _check(device: torch.device) -> None:
-    """Refuse a GPU that is too old; of any other, torch is asked once."""
+    """Raise for a GPU that is too old; the result for other GPUs is cached."""
     if torch.cuda.get_device_capability(device) < (8, 0):
         raise InputError(
             "the kernels of attention need a GPU of compute capability 8.0 or newer; use --kernels stock, or "
@@ -420,10 +425,10 @@ def _check(device: torch.device) -> None:
 
 
 def _more_of(t: AttentionTile, tokens: int) -> dict[str, int]:
-    """What the backward kernel has to know besides.
+    """Return further constants of the backward kernel.
 
-    ``tokens`` of a row where sequences lie across rows, else 0. Heads of more than 16 dimensions that one warp computes
-    have code of their own for each: the distance between rows as a constant keeps registers free.
+    ``tokens`` is the number of tokens of a row if sequences lie across rows, else 0. If one warp computes a head of
+    more than 16 dimensions, the kernel is compiled for this number: a constant distance between rows saves registers.
     """
     return {
         "REST": t.rest,

@@ -1,8 +1,8 @@
-"""Attention along one short axis of the token grid on a CPU, in float32: forward and backward.
+"""Attention along one short axis of the token grid on a CPU, in float32, forward and backward.
 
-torch's own kernel works on tiles that a short axis leaves mostly empty. Here the sequences of all rows and heads are
-folded into one batch of small products, and the softmax is a power of two of all scores at once, divided by its sums
-where the result is unfolded. :func:`can_attend` is the rule: the axes where this was the faster way in both directions
+The tiles of torch's own kernel are mostly empty for a short axis. Here the sequences of all rows and heads are folded
+into one batch of small products. The softmax takes powers of two of all scores at once, and divides by their sums when
+the result is unfolded. :func:`can_attend` accepts the axes for which this was faster in both directions
 (benchmarks/README.md).
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** heads, **E** head dimension, **S** length of the axis,
@@ -18,21 +18,21 @@ from torch.autograd.function import once_differentiable
 
 from cerebro_eeg.fast import eligible
 
-# torch's batched product takes matrices with fewer multiplications than this number by number.
+# torch multiplies matrices with fewer multiplications than this in a slow loop over single numbers.
 _LEAST_WORK = 400
-# Sums of powers of two between these, and what the backward pass makes of them, are far inside of float32.
+# Sums of powers of two in this range cannot overflow or underflow in float32, neither forward nor backward.
 _SAFE = 2.0**-40, 2.0**40
 
 
 def can_attend(qkv_RND: Tensor, heads: int, length: int) -> bool:
-    """Whether an axis of ``length`` tokens is faster here: 5 to 40 with heads of 16 dimensions, 4 to 24 with 32."""
+    """Return whether an axis is faster here: 5 to 40 tokens with heads of 16 dimensions, 4 to 24 tokens with 32."""
     dim = qkv_RND.shape[-1] // (3 * heads)
     enough = length * length * dim >= _LEAST_WORK and qkv_RND.numel() > 0
     return enough and dim <= 32 and length <= (40 if dim <= 16 else 24) and eligible.eager_on_cpu(qkv_RND)
 
 
 def attend(qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:
-    """Multi-head attention of packed q, k, v (R, N, 3 D) along time, or ``across`` each ``width`` rows; (R, N, D)."""
+    """Return attention (R, N, D) of packed q, k, v (R, N, 3 D) along time, or ``across`` each ``width`` rows."""
     if torch.is_grad_enabled() and qkv_RND.requires_grad:
         out_RND: Tensor = _Attention.apply(qkv_RND, heads, across, width)  # type: ignore[no-untyped-call]
         return out_RND
@@ -40,7 +40,7 @@ def attend(qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """The same with its gradient, which needs the result, the folded q, k, v, the powers and their sums."""
+    """Attention with its gradient, which needs the result, the folded q, k, v, the powers and their sums."""
 
     @staticmethod
     def forward(ctx: Any, qkv_RND: Tensor, heads: int, across: bool, width: int) -> Tensor:
@@ -58,14 +58,14 @@ class _Attention(torch.autograd.Function):
 
 
 def _forward(qkv_RND: Tensor, heads: int, across: bool, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The result (R, N, D); folded q, k, v (3, P, S, E); powers of the scores (P, S, S) and their sums (P, S, 1)."""
+    """Return the result (R, N, D), folded q, k, v (3, P, S, E), powers (P, S, S) and their sums (P, S, 1)."""
     folded = _fold(qkv_RND, 3, heads, across, width)
     qkv_3PSE = folded.contiguous().flatten(1, -3)
     q_PSE, k_PSE, v_PSE = qkv_3PSE
     power_PSS = _scores(q_PSE, k_PSE).exp2_()
     sum_PS1 = _sums(power_PSS)
     low, high = torch.aminmax(sum_PS1)
-    if not (low.item() > _SAFE[0] and high.item() < _SAFE[1]):  # NaN, too; dear, and seldom needed
+    if not (low.item() > _SAFE[0] and high.item() < _SAFE[1]):  # also for NaN; slow, but rarely needed
         score_PSS = _scores(q_PSE, k_PSE)
         power_PSS = score_PSS.sub_(score_PSS.amax(-1, keepdim=True)).exp2_()
         sum_PS1 = _sums(power_PSS)
@@ -86,7 +86,7 @@ def _backward(
     across: bool,
     width: int,
 ) -> Tensor:
-    """Gradient of packed q, k, v (R, N, 3 D). All of it is linear in d_out / sums, so the powers are never divided."""
+    """Return the gradient of packed q, k, v (R, N, 3 D). It is linear in d_out / sums, so powers are never divided."""
     q_PSE, k_PSE, v_PSE = qkv_3PSE
     d_PSE, out_PSE = (_fold(x, 1, heads, across, width)[0].reshape(q_PSE.shape) for x in (d_out_RND, out_RND))
     d_PSE = d_PSE / sum_PS1
@@ -106,15 +106,15 @@ def _scores(q_PSE: Tensor, k_PSE: Tensor) -> Tensor:
 
 
 def _sums(x_PSS: Tensor) -> Tensor:
-    """Sums along the last axis, (P, S, 1): as a product with ones, twice as fast as torch's sums of short rows."""
+    """Return sums along the last axis, (P, S, 1), by a product with ones, which is twice as fast as torch's sum."""
     length = x_PSS.shape[-1]
     return torch.mv(x_PSS.view(-1, length), x_PSS.new_ones(length)).view(-1, length, 1)
 
 
 def _fold(x_RND: Tensor, parts: int, heads: int, across: bool, width: int) -> Tensor:
-    """The ``parts`` x H heads that lie side by side in a token, as a view: parts first, the axis next to last.
+    """Return a view of the ``parts`` x H heads of each token, with parts first and the attended axis next to last.
 
-    ``view`` and not ``unflatten``, which has no rule for the batched gradients of a vectorized Jacobian.
+    It uses ``view``, because ``unflatten`` has no rule for the batched gradients of a vectorized Jacobian.
     """
     rows, tokens, size = x_RND.shape
     dim = size // (parts * heads)

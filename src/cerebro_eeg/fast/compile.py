@@ -1,8 +1,9 @@
-"""Compilation of a model in parts: quick to start, and one compilation serves all blocks that are alike.
+"""Compilation of a model in parts, which starts quickly because equal blocks share one compilation.
 
-Each block is compiled on its own, and so are the methods named in :data:`PARTS`: cutting patches, embedding them, the
-last norm, and the comparison with the target. ``dynamic=True`` lets one graph serve every mixture of windows. Windows
-have one length in a run, or a few, so that length is kept static: code that knows it reads whole lines of memory.
+Each block is compiled by itself, and so is each method in :data:`PARTS`: cutting patches, embedding them, the last
+norm, and the comparison with the target. A block must be a function of tensors alone. With ``dynamic=True`` twelve
+blocks then share their graphs, and one graph serves every mixture of windows. The length of windows stays static,
+because a run has one length or a few, and code for a known length reads whole lines of memory.
 """
 
 from collections.abc import Callable
@@ -13,10 +14,10 @@ import torch
 from torch import nn
 
 COMPILATIONS = 256
-"""Variants of one part, more than torch allows by itself, beyond which it would run the rest uncompiled.
+"""The number of variants of one part that torch may compile. Its own limit is lower, and the rest runs uncompiled.
 
-There are the first block, those along time and those across channels, each for equal and for mixed windows, with pads
-or without, with and without gradients, hidden keys and drop path. A new length of windows takes up to ten.
+Variants are the first block, blocks along time and across channels; equal and mixed windows; with and without pads,
+gradients, hidden keys and drop path. A new length of windows takes up to ten.
 """
 PARTS: dict[str, Callable[..., Any] | None] = {
     "cut": lambda batch: (batch.signal_RT, 1),
@@ -24,10 +25,10 @@ PARTS: dict[str, Callable[..., Any] | None] = {
     "finish": None,
     "compare": lambda patches, *_: (patches.values_RNL, 1, 2),
 }
-"""Methods that are compiled, and for each the tensor and its axes whose sizes stay static, from its arguments."""
+"""Methods to compile. Each value returns, from the arguments of the method, a tensor and its axes of static size."""
 
 _ours: WeakSet[object] = WeakSet()
-"""Compiled calls of blocks that this file made."""
+"""The compiled blocks' calls that this file has made."""
 
 
 class Compilable(nn.Module):
@@ -47,18 +48,18 @@ class Compilable(nn.Module):
         blocks = self._modules.get("blocks")
         for block in blocks if isinstance(blocks, nn.ModuleList) else ():
             block.compile(dynamic=dynamic)
-            if "_compiled_call_impl" in block.__dict__:  # not in that of a wrapper
+            if "_compiled_call_impl" in block.__dict__:  # a wrapper has none of its own
                 _ours.add(block._compiled_call_impl)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave compiled methods out of copies and pickles: they are bound to this module and its weights."""
+        """Return the state for copies and pickles without compiled methods, which are bound to this module."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state.pop("compiled_parts", None)
         return {name: value for name, value in state.items() if not (name in PARTS and _is_compiled(value))}
 
 
 def compile_model(model: nn.Module, dynamic: bool | None = True) -> None:
-    """Compile the parts of a model and of all that it is made of."""
+    """Compile the parts of a model and of all its modules."""
     for module in model.modules():
         if isinstance(module, Compilable):
             module.compile_parts(dynamic)
@@ -71,12 +72,12 @@ def uncompiled_or_ours(block: nn.Module) -> bool:
 
 
 def _can_compile(module: nn.Module, name: str) -> bool:
-    """Return whether torch compiles a part: it does not compile the complex numbers of a spectrogram."""
+    """Return whether torch can compile a part. It cannot compile the complex numbers of a spectrogram."""
     return name != "cut" or module.config.patches.kind == "waveform"  # type: ignore[union-attr]
 
 
 def _settled(method: Callable[..., Any], sizes: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the method for compilation, with some of its sizes static; a new size compiles it again."""
+    """Return the method for compilation with some static sizes; a new size compiles it again."""
     if sizes is None:
         return method
 
@@ -91,5 +92,5 @@ def _settled(method: Callable[..., Any], sizes: Callable[..., Any] | None) -> Ca
 
 
 def _is_compiled(function: object) -> bool:
-    """Return whether ``torch.compile`` made it; a method that a user has put in place stays."""
+    """Return whether ``torch.compile`` made a function; a method that a user has replaced must stay."""
     return hasattr(function, "_torchdynamo_orig_callable")

@@ -1,8 +1,8 @@
-"""May our code take a layer over? All questions of that kind are asked here.
+"""Rules that decide where our own code may compute a layer instead of the layer's ``forward``.
 
-A fast path reads the weights of a layer and leaves its ``forward`` aside. That is wrong where hooks watch the layer,
-or where its ``forward`` or class was replaced: adapters, quantised layers and shards must run themselves. It is
-also wrong where torch records, transforms or differentiates operators that it does not know.
+Our code reads the weights of a layer and does not call its ``forward``. That is wrong where the layer has hooks, or
+where its ``forward`` or class was replaced: adapters, quantised layers and shards must run themselves. It is also wrong
+where torch records, transforms or differentiates operators in a way that our operators do not support.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound=nn.Module)
 Choice = Literal["auto", "stock attention", "stock"]
 
 TRITON = importlib.util.find_spec("triton") is not None
-"""Triton comes with torch for CUDA on Linux; elsewhere attention, norms and linear layers are torch's."""
+"""Triton comes with torch for CUDA on Linux. Elsewhere torch computes attention, norms and linear layers."""
 DTYPES = (torch.bfloat16, torch.float16)
 """The half precisions of our kernels."""
 _choice: Choice = "auto"
@@ -30,14 +30,14 @@ _choice: Choice = "auto"
 
 
 def choose(choice: Choice) -> None:
-    """Choose from now on: our code by the rules of this package, torch's attention, or torch's for everything."""
+    """Set the switch: ``"auto"`` uses our code by the rules here, ``"stock"`` only torch's, also just for attention."""
     global _choice
     _choice = choice
 
 
 @contextlib.contextmanager
 def use(choice: Choice) -> Iterator[None]:
-    """Choose the same for as long as the block lasts."""
+    """Set the switch for the duration of a ``with`` block."""
     before = _choice
     choose(choice)
     try:
@@ -47,12 +47,12 @@ def use(choice: Choice) -> Iterator[None]:
 
 
 def ours() -> bool:
-    """Return whether code of our own is asked for at all."""
+    """Return whether the switch allows any code of our own."""
     return _choice != "stock"
 
 
 def ours_for_attention() -> bool:
-    """Return whether attention may take code of our own."""
+    """Return whether the switch allows our code for attention."""
     return _choice == "auto"
 
 
@@ -70,11 +70,11 @@ def untouched(module: nn.Module | None, kind: type[Module]) -> TypeGuard[Module]
 
 
 def watched(module: nn.Module) -> bool:
-    """Return whether a forward hook waits for the module, for a part of it, or for all modules."""
+    """Return whether the module, a part of it, or all modules of torch have a forward hook."""
     if _has_any_global_hook():
         return True
     left: list[nn.Module | None] = [module]
-    while left:  # four times quicker than .modules()
+    while left:  # four times as fast as .modules()
         part = left.pop()
         if part is not None:
             if part._forward_hooks or part._forward_pre_hooks:
@@ -86,13 +86,13 @@ def watched(module: nn.Module) -> bool:
 def unhooked(module: nn.Module | None, kind: type[Module]) -> TypeGuard[Module]:
     """Return whether a module is :func:`untouched` and has no backward hooks.
 
-    Forward hooks are left out: :func:`watched` finds those of a whole model in one walk.
+    It does not look for forward hooks; :func:`watched` finds those of a whole model at once.
     """
     return untouched(module, kind) and not module._backward_hooks and not module._backward_pre_hooks
 
 
 def plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a layer of this class is as torch made it: no hooks, and weights that are no shards."""
+    """Return whether a layer of this class is as torch made it, without hooks, and its weights are not shards."""
     if not unhooked(layer, kind) or watched(layer):
         return False
     return not any(is_traceable_wrapper_subclass(weight) for weight in layer._parameters.values())
@@ -100,7 +100,7 @@ def plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 def plain_on_cpu(layer: nn.Module | None, kind: type[Module]) -> TypeGuard[Module]:
     """Return whether a layer is an :func:`untouched` one of this class with an ordinary float32 weight on the CPU."""
-    # _parameters is several times quicker than .weight
+    # _parameters is several times as fast as .weight
     weight = layer._parameters.get("weight") if untouched(layer, kind) else None
     return type(weight) is nn.Parameter and weight.is_cpu and weight.dtype == torch.float32
 
@@ -109,15 +109,15 @@ def plain_on_cpu(layer: nn.Module | None, kind: type[Module]) -> TypeGuard[Modul
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the precision of a product of ``x``: autocast's, which leaves float64 alone, or its own."""
+    """Return the precision of a product of ``x``: that of autocast, which does not change float64, or its own."""
     cast = torch.is_autocast_enabled("cuda") and x.dtype != torch.float64
     return torch.get_autocast_dtype("cuda") if cast else x.dtype
 
 
 def transformed() -> bool:
-    """Return whether ``torch.func`` or dual numbers are at work. Our operators know neither.
+    """Return whether ``torch.func`` or forward-mode derivatives are active. Our operators support neither.
 
-    A forward derivative through them would be zero without an error.
+    A forward-mode derivative through them would be zero without an error.
     """
     if torch.compiler.is_compiling():
         return False
@@ -125,13 +125,13 @@ def transformed() -> bool:
 
 
 def recorded() -> bool:
-    """Return whether torch records, counts or replaces operators. A bare launch of a kernel would be missed."""
+    """Return whether torch records, counts or replaces operators. It would miss a kernel launched without one."""
     modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     return modes > 0 or torch._C._get_tracing_state() is not None or transformed()
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Return whether a tensor lies where our kernels run."""
+    """Return whether a tensor is on a GPU, where our kernels run."""
     return x.is_cuda
 
 
@@ -173,17 +173,17 @@ def cpu_inference(x: Tensor) -> bool:
 
 
 def may_defer_bias(branch: nn.Module, last: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Return whether a branch of a block may leave the bias of its ``last`` linear layer to the norm behind it.
+    """Return whether the norm after a branch may add the bias of the branch's ``last`` linear layer.
 
-    Both must be as we made them: a hook or an adapter would expect the bias in the output.
+    Branch and layer must be unchanged: a hook or an adapter would expect the bias in the output.
     """
     return type(branch) in kinds and plain(branch, type(branch)) and plain(last, nn.Linear)
 
 
 def weights_stay(block: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether weights of a block may be used behind its call, as the next block does with the MLP's bias.
+    """Return whether the weights of a block still exist after its call, so that the next block may add its last bias.
 
-    FSDP's shards and offloaded weights live no longer than the call. Such tools hook the block, make it a subclass or
-    put another ``forward`` in place.
+    Code that frees the weights of a block after its call (FSDP, offloading) must make this function return False. Such
+    tools add hooks to the block, make it a subclass or replace its ``forward``, which this function notices.
     """
     return type(block) is kind and "forward" not in block.__dict__ and not watched(block)

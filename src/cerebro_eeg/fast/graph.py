@@ -1,7 +1,7 @@
-"""Two ways to compute one window after the other: as a replayed CUDA graph, and call by call with packed weights.
+"""Two ways to compute windows that arrive one after the other: a CUDA graph, and plain calls with packed weights.
 
 Both own the memory that windows are copied into. ``model/live.py`` reads and checks the windows. A :class:`Snapshot`
-says whether a module still has the tensors and parts that it had when its graph was recorded.
+tells whether a module still has the tensors and parts that it had when its graph was recorded.
 
 Legend: **B** windows, **C** channels, **T** samples, **R** rows (channels of all windows).
 """
@@ -27,21 +27,21 @@ from cerebro_eeg.fast.linear_layer import packed
 Compute = Callable[[Batch], Tensor]
 """The model as a function of a batch."""
 Check = Callable[[Tensor], None]
-"""Looks at a window; raises where something is wrong with it or with the model."""
+"""Checks a window and the model, and raises if something is wrong."""
 WARM_UP = 3
 MARKS = 8
-"""Numbers of each weight that are compared before each call on a CPU."""
+"""The number of values per weight that are compared before each call on a CPU, to notice a change."""
 
 _turn = threading.Lock()
-"""Nobody may put work on the stream of the graphs while one is captured on it."""
+"""Keeps other threads from using the stream of the graphs while a graph is captured on it."""
 
 
 @dataclass(frozen=True)
 class WindowMemory:
-    """Where windows are put, the same for all of them."""
+    """The memory that every window is copied into."""
 
     host_BCT: Tensor
-    """Pinned for a GPU; on a CPU, what the batch holds itself."""
+    """Page-locked memory for a GPU; on a CPU, the memory of the batch itself."""
     signal_BCT: Tensor
     batch: Batch
 
@@ -57,7 +57,7 @@ class WindowMemory:
         return WindowMemory(host_BCT, signal_BCT, Batch(signal_BCT.flatten(0, 1), ids_R2, layout, scale_R))
 
     def write(self, x_BCT: NDArray[Any]) -> Tensor:
-        """Any kind of number, order of bytes or strides becomes what the model reads."""
+        """Copy a window of any type, byte order and strides into this memory, and return it."""
         np.copyto(self.host_BCT.numpy(), x_BCT, casting="same_kind")
         return self.host_BCT
 
@@ -67,10 +67,10 @@ class WindowMemory:
 
 
 class Direct:
-    """Computes in every call; on a CPU in float32, with weights in the order in which oneDNN reads them."""
+    """A model that computes every call anew; on a CPU in float32, with weights in the order that oneDNN reads."""
 
     def __init__(self, compute: Compute, place: WindowMemory, module: nn.Module | None) -> None:
-        """Compute with the weights of ``module`` packed, or, for None, as they are."""
+        """Pack the weights of ``module``; None uses weights as they are."""
         self.place = place
         self._given = compute
         self._module = module
@@ -80,7 +80,7 @@ class Direct:
         self._context = contextvars.Context()
         self._release: Callable[[], object] | None = None
         self._pack()
-        self._compute()  # what is wrong shows here, not in the first call
+        self._compute()  # errors appear here, not in the first call
 
     def __call__(self, x_BCT: Tensor | NDArray[Any], scale_B: Tensor | None, check: Check) -> Tensor:
         assert isinstance(x_BCT, np.ndarray)
@@ -96,11 +96,11 @@ class Direct:
         return self._context.run(self._given, self.place.batch)
 
     def _marks(self) -> Tensor:
-        """Some numbers of every weight: an update behind torch's back (through ``.data``) changes them, too."""
+        """Return some values of every weight. They also show an update through ``.data``, which torch does not note."""
         return torch.cat([weight.reshape(-1)[:: max(1, weight.numel() // MARKS)] for weight in self._weights])
 
     def _pack(self) -> None:
-        """Packed weights live in a context of our own: nobody else's layers take them."""
+        """Pack the weights in a context of this object, so that other calls of the model do not use them."""
         if not self.packs or self._module is None:
             return
         if self._release is not None:
@@ -113,10 +113,10 @@ class Direct:
 
 
 class Replay:
-    """A CUDA graph with memory of its own, which goes with this object.
+    """A CUDA graph with its own memory, which is freed with this object.
 
-    All graphs of a device are captured and replayed on one stream, so they never run at the same time: they share the
-    workspace that cuBLAS has for a stream.
+    All graphs of a device are captured and replayed on one stream. They share the workspace that cuBLAS has for that
+    stream, so they must never run at the same time.
     """
 
     def __init__(self, compute: Compute, place: WindowMemory) -> None:
@@ -124,11 +124,11 @@ class Replay:
         self._device = place.signal_BCT.device
         self._sent = torch.cuda.Event()
         self._graph = torch.cuda.CUDAGraph()
-        compute(place.batch)  # compiles, which takes long, while other objects go on
+        compute(place.batch)  # may compile, which is slow: outside of the lock, so that other objects can go on
         with _aside(self._device) as stream:
             for _ in range(WARM_UP):
                 compute(place.batch)
-            # What other threads do on the GPU meanwhile is their own affair, and no mistake.
+            # "thread_local": other threads may use the GPU during the capture without an error.
             with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._found = compute(place.batch)
 
@@ -139,7 +139,7 @@ class Replay:
                 looked_at = x_BCT
                 self.place.signal_BCT.copy_(x_BCT)
             else:
-                self._sent.synchronize()  # the window before has left the host
+                self._sent.synchronize()  # until the previous window has left the host
                 looked_at = self.place.write(x_BCT)
                 self.place.signal_BCT.copy_(looked_at, non_blocking=True)
                 self._sent.record()
@@ -157,7 +157,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def _aside(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """On the stream of all graphs, after what the current stream has to do and before what it gets next."""
+    """Run on the stream of all graphs, after all present work of the current stream and before its next work."""
     if device.type != "cuda":
         yield None
         return
@@ -172,9 +172,9 @@ def _aside(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
 class Snapshot:
     """The tensors and parts of a module as they were at one moment.
 
-    A recorded CUDA graph reads weights where they lay then. Numbers that change in place are seen; a parameter that was
-    replaced or moved would silently not be. The old tensors are kept, so that a replay never reads memory that now
-    holds something else. Asking costs some microseconds: there is no walk through the module.
+    A recorded CUDA graph reads weights at their addresses of that moment. It sees values that change in place, but
+    would silently ignore a parameter that was replaced or moved. A snapshot keeps the old tensors, so that a replay
+    never reads memory with other content. :meth:`change` takes some microseconds: it does not walk through the module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -193,10 +193,10 @@ class Snapshot:
             self._hooks += [(hooks, path or "the model") for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
     def change(self) -> str | None:
-        """Return what happened to the module since, in words; None where nothing did.
+        """Return a description of a change of the module; None if there is none.
 
-        Noticed are parameters, buffers and parts that were replaced, removed or added, tensors that moved (another
-        device or precision, ``.data`` set) and hooks. A ``forward`` that was exchanged is not.
+        It notices hooks, parameters, buffers and parts that were replaced, removed or added, and tensors that moved
+        (another device or precision, ``.data`` set). It does not notice a replaced ``forward``.
         """
         for table, name, held, full in self._places:
             if table.get(name) is not held:

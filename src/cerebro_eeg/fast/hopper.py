@@ -1,4 +1,4 @@
-"""What kernels need that are written for Hopper's matrix units and memory accelerator."""
+"""Helpers for kernels that use the matrix units and the tensor memory accelerator of Hopper GPUs (H100, H200)."""
 
 import functools
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INTERPRETED = 6  # programs of Triton's interpreter, where there are no multiprocessors
+INTERPRETED = 6  # programs in Triton's interpreter, which has no multiprocessors
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Whether a device has them. AMD counts its versions differently.
+    """Return whether a device is a Hopper GPU. AMD GPUs have other version numbers.
 
-    Asked for in a way that ``torch.compile`` takes for a constant, which ``get_device_capability`` is not to it.
+    Use ``get_device_properties``, a constant for ``torch.compile``. It would put ``get_device_capability`` into the
+    graph.
     """
     if torch.version.hip is not None or not torch.cuda.is_available():
         return False
@@ -22,33 +23,33 @@ def is_hopper(device: torch.device) -> bool:
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many programs run at a time where one fills a multiprocessor; torch is asked once for each device."""
+    """Return the number of multiprocessors, each of which runs one large program at a time."""
     if device.type != "cuda":
         return INTERPRETED
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def aligned(x: Tensor) -> Tensor:
-    """In one piece that starts where :func:`tiles` may start."""
+    """Return a tensor as contiguous memory that starts at a multiple of 16 bytes, as :func:`tiles` needs."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x
 
 
 def tiles(matrix: Tensor, rows: int, columns: int) -> Any:
-    """An aligned matrix' description to the memory accelerator, which gives zeros beyond its borders."""
+    """Describe an aligned matrix to the memory accelerator, which reads zeros beyond its borders."""
     return _descriptions().from_tensor(matrix, [rows, columns])
 
 
 @functools.cache
 def _descriptions() -> Any:
-    """Triton's class of them, which is kept: a launch makes four, and importing it takes as long as making one."""
+    """Return Triton's class of descriptors. A launch makes four, and importing it takes as long as making one."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor
 
 
 def gluon_tiles(matrix: Tensor, rows: int, columns: int) -> Any:
-    """The same for a kernel in Gluon, which asks how a tile lies on chip."""
+    """Describe a matrix to a Gluon kernel, which also needs the layout of a tile in shared memory."""
     return _gluon_descriptions().from_tensor(matrix, [rows, columns], _on_chip(rows, columns, matrix.dtype))
 
 
@@ -61,7 +62,7 @@ def _gluon_descriptions() -> Any:
 
 @functools.cache
 def _on_chip(rows: int, columns: int, dtype: torch.dtype) -> Any:
-    """Gluon's layout of a tile, which is kept: every launch asks for four, and making them took half of its Python."""
+    """Return Gluon's layout of a tile. It is cached, because making four of them took half of the time of a launch."""
     from triton.experimental.gluon import language as gl
 
     kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16

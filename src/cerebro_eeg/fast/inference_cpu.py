@@ -1,9 +1,9 @@
-"""A whole stack of blocks for inference on a CPU in float32: plain operators, on pieces that stay in the caches.
+"""All blocks of an encoder as plain operators, on pieces that stay in the caches, for inference in float32 on a CPU.
 
-Calling modules, asking before every layer who may compute it, and adding out of place take some 3 % of the time of one
-small window (benchmarks/README.md). Here that is asked once for the whole stack, and additions are in place. A batch
-runs through all blocks a few windows at a time. Windows know nothing of each other, a piece has no pads, and the next
-block reads what the last one wrote while it is still in a cache.
+Calls of modules, checks before every layer, and additions that are not in place take some 3 % of the time of one small
+window (benchmarks/README.md). Here the checks run once for all blocks, and additions are in place. A batch runs through
+all blocks a few windows at a time, which is possible because windows are independent. A piece has no pads, and each
+block reads the output of the block before it from a cache.
 
 Legend: **R** rows, **N** tokens of a row, **D** width.
 """
@@ -22,13 +22,13 @@ from cerebro_eeg.fast.block_parts import Attend, parts_of
 from cerebro_eeg.fast.linear_layer import PACKED_ROWS, operands
 
 PIECE = PACKED_ROWS
-"""Tokens of a piece per thread: enough for products at full speed, few enough for the caches."""
+"""Tokens of a piece per thread: enough for products at full speed, and few enough for the caches."""
 Operands = tuple[Any, ...]
-"""Arguments of an operator behind the tokens."""
+"""The arguments of an operator that follow the tokens."""
 
 
 def run_blocks(blocks: Sequence[nn.Module], last: nn.Module | None, x_RND: Tensor, layout: Layout) -> Tensor | None:
-    """Return the tokens behind all blocks and the ``last`` norm; None where modules must run."""
+    """Return the tokens after all blocks and the ``last`` norm; None where modules must run."""
     if not eligible.cpu_inference(x_RND) or any(eligible.watched(block) for block in blocks):
         return None
     steps = [_make_step(block) for block in blocks]
@@ -46,7 +46,7 @@ def run_blocks(blocks: Sequence[nn.Module], last: nn.Module | None, x_RND: Tenso
 
 
 class CpuBlock(NamedTuple):
-    """The operands of a block with pre-norm and attention along one axis, as its weights are now."""
+    """A block with pre-norm and attention along one axis, with its present weights."""
 
     norm1: Operands
     qkv: Operands
@@ -59,9 +59,9 @@ class CpuBlock(NamedTuple):
     down: Operands
 
     def __call__(self, x_RND: Tensor, layout: Layout) -> Tensor:
-        """Return ``x + attention(norm1(x))``, and to that ``mlp(norm2(...))`` added."""
+        """Return the tokens after attention and MLP."""
         norm, linear = torch.layer_norm, torch.ops.mkldnn._linear_pointwise.default
-        # One name for all branches: a used one is free for the next, and still in a cache.
+        # One name for all branches frees the memory of a used branch for the next one, while it is still in a cache.
         branch = linear(norm(x_RND, *self.norm1), *self.qkv)
         branch = self.attend(branch, layout, self.axis, self.heads)
         x_RND = linear(branch, *self.out).add_(x_RND)
@@ -70,7 +70,7 @@ class CpuBlock(NamedTuple):
 
 
 def _make_step(block: nn.Module) -> CpuBlock | None:
-    """Return the block without its modules; None where a part was replaced or is of another precision or device."""
+    """Return the block without its modules; None if a part was replaced or has another precision or device."""
     parts = parts_of(block)
     if parts is None or not all(eligible.untouched(module, kind) for module, kind in parts.owners):
         return None
@@ -89,7 +89,7 @@ def _norm(norm: nn.Module) -> Operands | None:
 
 
 def by_pieces(run: Callable[[Tensor, Layout], Tensor], x_RND: Tensor, layout: Layout) -> Tensor:
-    """``run`` on a few windows of equally many rows at a time. Pads are left out and come back as zeros."""
+    """Call ``run`` for a few windows of equally many rows at a time. Pads are left out and become zeros."""
     _keep_freed_memory()
     if layout.real_R is not None:
         out_RND = torch.zeros_like(x_RND)
@@ -105,7 +105,10 @@ def by_pieces(run: Callable[[Tensor, Layout], Tensor], x_RND: Tensor, layout: La
 
 
 def _pieces(layout: Layout, tokens: int) -> Iterator[tuple[int, int]]:
-    """Numbers of windows and of their rows: neighbours with equally many rows, in pieces of about the same size."""
+    """Yield the numbers of windows and of rows per window of each piece.
+
+    Neighbours with equally many rows form pieces of about the same size.
+    """
     for width, same in itertools.groupby(layout.counts(torch.device("cpu")).tolist()):
         windows = len(list(same)) if width else 0
         most = max(1, PIECE * torch.get_num_threads() // max(1, width * tokens))
@@ -116,9 +119,9 @@ def _pieces(layout: Layout, tokens: int) -> Iterator[tuple[int, int]]:
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Ask once for nearly 32 MB and give them back, untouched.
+    """Allocate nearly 32 MB once and free them, without touching the memory.
 
-    glibc learns from it to keep freed blocks of up to that size. Otherwise it returns the larger ones to the system
-    again and again, and clearing the fresh pages took a tenth of the time of a window. Other C libraries do not mind.
+    glibc then keeps freed blocks of up to that size. Otherwise it returns large ones to the system again and again, and
+    clearing fresh pages took a tenth of the time of a window. Other C libraries are not affected.
     """
     torch.empty(2**25 - 2**14, dtype=torch.uint8)

@@ -1,15 +1,14 @@
-"""A whole stack of blocks for inference in half precision on CUDA: a plain sequence of launches.
+"""All blocks of an encoder as a plain sequence of kernel launches, for inference in half precision on CUDA.
 
-Calling modules and operators, and asking before every layer who may compute it, takes the host longer than the
-launches. Modules also need eight to nine times the memory of the tokens, because their inputs belong to a caller. Here
-the question is asked once for the whole stack, kernels are launched without operators around them, and each block
-overwrites the tokens of the block before it. At its peak a block needs five times its tokens (x, its norm, q, k and v)
-or, where there are few, six (x, its norm and the hidden layer). Blocks that ``compile.py`` has compiled run this way,
-too.
+Calls of modules and operators, and the checks before every layer, take the host longer than the launches. Modules also
+need eight to nine times the memory of the tokens, because a caller may still use their inputs. Here the checks run once
+for all blocks, kernels are launched without operators, and each block overwrites the tokens of the block before it. At
+its peak a block needs five times its tokens (x, its norm, q, k and v). With few tokens it needs six times as much (x,
+its norm and the hidden layer). Blocks that ``compile.py`` has compiled run this way, too.
 
-The arithmetic is that of the modules but for the residual additions: products add to the tokens themselves, which saves
-a pass over memory and a rounding. The biases of these products are not in the tokens then. The norms that follow add
-all that are missing.
+The arithmetic is that of the modules except for the residual additions. Products add to the tokens themselves, which
+saves a pass over memory and a rounding. The tokens then lack the biases of these products, and the following norms add
+all missing biases.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **B** windows, **H** hidden width, **T** tokens of all rows.
 """
@@ -27,26 +26,26 @@ from cerebro_eeg.fast.block_parts import BlockParts, parts_of
 from cerebro_eeg.fast.norm import MissingBiases
 
 HALVED = 192 * 2**20
-"""Bytes of a hidden layer from which on the MLP computes one half of the tokens after the other.
+"""The size in bytes of a hidden layer from which on the MLP computes the tokens in two halves, one after the other.
 
-The layer, four times as wide as the tokens, then needs no more memory than q, k and v, where a block's peak is. More
-parts would only cost launches, and small layers are not worth one.
+The hidden layer is four times as wide as the tokens. Half of it needs less memory than q, k and v, the peak of a block.
+More parts would only cost launches, and small layers are not worth one.
 """
 ROWS = 128
-"""Tokens of a tile of the MLP's kernels. A half is a multiple, and so begins where a tile may begin."""
+"""Tokens per tile of the MLP's kernels. A half is a multiple of it, so that it begins at the border of a tile."""
 
 
 class TokenShape(NamedTuple):
     """Shape, precision and layout of the tokens, the same for all blocks of a run."""
 
     shape: torch.Size
-    """R, N, D."""
+    """(R, N, D)."""
     dtype: torch.dtype
     device: torch.device
     width: int
     """Rows of the widest window."""
     first_B: Tensor | None
-    """Where windows of different widths begin and end."""
+    """The first row of each window, and the number of rows, if windows have different widths."""
 
 
 def run_blocks(
@@ -57,9 +56,9 @@ def run_blocks(
     dtype: torch.dtype,
     own: bool,
 ) -> Tensor | None:
-    """Return the tokens behind all blocks and the ``last`` norm in ``dtype``; None where modules must run.
+    """Return the tokens after all blocks and the ``last`` norm in ``dtype``; None where modules must run.
 
-    With ``own`` the first block overwrites ``x_RND``, too, which then must be in no other hands.
+    With ``own`` the first block overwrites ``x_RND``, which then no other code may use.
     """
     of = read_shape(x_RND, layout)
     if of is None:
@@ -74,16 +73,16 @@ def run_blocks(
     for step in steps:
         assert step is not None
         x_RND, missing = step(x_RND, missing, own)
-        own = True  # only this loop has seen the result
+        own = True  # no other code can have the result of a block
     if norm_D is None:
         return missing.added_to(x_RND).to(dtype)
-    out_RND = torch.empty_like(x_RND, dtype=dtype)
+    out_RND = torch.empty_like(x_RND, dtype=dtype)  # explicit: autocast would choose by device
     norm.run_add_norm(x_RND, None, missing, *norm_D, out_RND, None)
     return out_RND
 
 
 def read_shape(x_RND: Tensor, layout: Layout) -> TokenShape | None:
-    """Return the shape of tokens that may run without modules; None where they may not."""
+    """Return the shape of the tokens if they may run without modules, else None."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or not eligible.on_gpu(x_RND) or eligible.recorded():
         return None
     if not eligible.TRITON or not eligible.ours_for_attention() or torch.version.hip is not None:
@@ -112,7 +111,11 @@ class NormWeights(NamedTuple):
 
 
 class CudaBlock(NamedTuple):
-    """The weights of a block with pre-norm and attention along one axis, as they are now."""
+    """A block with pre-norm and attention along one axis, with its present weights.
+
+    It overwrites only tokens that an earlier block of the same run has made (``own``). A hook, an adapter or a caller
+    may still use other tokens.
+    """
 
     of: TokenShape
     norm1: NormWeights
@@ -125,7 +128,7 @@ class CudaBlock(NamedTuple):
     down: LinearWeights
 
     def __call__(self, x_RND: Tensor, missing: MissingBiases, own: bool) -> tuple[Tensor, MissingBiases]:
-        """Return ``x + attention(norm1(x))`` with ``mlp(norm2(...))`` added, and the biases that are still missing."""
+        """Return the tokens after attention and MLP, and the biases that they still lack."""
         qkv, qkv_bias, out, up, up_bias, down = self._cast()
         y_RND = torch.empty_like(x_RND)
         before_D = norm.run_add_norm(x_RND, None, missing, *self.norm1, y_RND, None)
@@ -142,9 +145,9 @@ class CudaBlock(NamedTuple):
         return x_RND, MissingBiases(self.down.bias, before_D)
 
     def _cast(self) -> list[Any]:
-        """Return weights and biases of the products in their precision, cast by one launch.
+        """Return weights and biases of the products in the precision of the tokens, cast by one launch.
 
-        They are not kept for the next call: a CUDA graph must cast anew.
+        They are not cached, because a CUDA graph must cast them in every replay.
         """
         given = self.qkv.weight, self.qkv.bias, self.out.weight, self.up.weight, self.up.bias, self.down.weight
         cast = {i: x for i, x in enumerate(given) if x is not None and x.dtype != self.of.dtype}
@@ -155,7 +158,7 @@ class CudaBlock(NamedTuple):
 
 
 def _feed_forward(x_TD: Tensor, y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor) -> None:
-    """Add the MLP of y, without its last bias, to x."""
+    """Add the MLP of y, without its last bias, to x in place."""
     tokens = len(y_TD)
     whole = tokens * len(up_HD) * up_HD.element_size() < HALVED
     size = tokens if whole else -(-tokens // (2 * ROWS)) * ROWS
@@ -164,7 +167,7 @@ def _feed_forward(x_TD: Tensor, y_TD: Tensor, up_HD: Tensor, up_H: Tensor | None
 
 
 def make_step(block: nn.Module, of: TokenShape) -> CudaBlock | None:
-    """Return a block without its modules; None where a part is hooked, was replaced or does not fit the kernels."""
+    """Return a block without its modules; None if a part has a hook, was replaced or does not fit the kernels."""
     parts = parts_of(block)
     if parts is None or parts.axis == "all" or not _are_ours(parts):
         return None
@@ -184,7 +187,7 @@ def make_step(block: nn.Module, of: TokenShape) -> CudaBlock | None:
 
 
 def _are_ours(parts: BlockParts) -> bool:
-    """Return whether block, attention and MLP are as we made them; ``compile.py`` may have compiled the block."""
+    """Return whether block, attention and MLP are unchanged; only ``compile.py`` may have compiled the block."""
     (block, kind), *others = parts.owners
     if not eligible.weights_stay(block, kind) or block._backward_hooks or block._backward_pre_hooks:
         return False
@@ -203,7 +206,7 @@ def _norm(layer: nn.Module, of: TokenShape) -> NormWeights | None:
 
 
 def _linear(layer: nn.Module, of: TokenShape) -> LinearWeights | None:
-    """Return the weights of a layer that computes in the precision of the tokens."""
+    """Return the weights of a plain layer whose product has the precision of the tokens, else None."""
     if not eligible.unhooked(layer, nn.Linear) or layer._parameters.keys() != {"weight", "bias"}:
         return None
     weight, bias = layer._parameters["weight"], layer._parameters["bias"]

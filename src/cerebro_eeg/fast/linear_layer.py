@@ -1,13 +1,13 @@
 """Linear layers: ``layer(x)``, faster where that is possible.
 
-On a CPU in float32 inference oneDNN computes the product. torch takes MKL; oneDNN, which comes with torch, is faster
-for the tall, narrow products of a small Transformer, and adds bias and GELU on the way. :func:`packed` keeps copies
-of the weights in its order.
+For inference in float32 on a CPU, oneDNN computes the product where torch would use MKL. oneDNN comes with torch, is
+faster for the tall, narrow products of a small Transformer, and adds bias and GELU on the way. :func:`packed` keeps
+copies of the weights in the order that oneDNN reads.
 
-On Hopper in half precision a layer of 192 inputs gets the gradients of weight and bias in one pass
-(``fused_gradient``). Such a product has few numbers and very many tokens. It is bound by reading them, and reading
-them again for the bias takes almost as long. Each program sums over a part of the tokens, and torch over the parts:
-no atomic additions, so the bits are the same in every run.
+On Hopper in half precision, the gradients of weight and bias of a layer with 192 inputs are computed in one pass
+(``fused_gradient``). Such a layer has few weights and very many tokens. Reading the tokens limits its speed, and
+reading them again for the bias would take almost as long. Each program sums over a part of the tokens, and torch sums
+over the parts. There are no atomic additions, so every run gives the same bits.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **F** outputs, **T** all tokens, **P** parts of them.
 """
@@ -26,14 +26,14 @@ from torch.utils.flop_counter import register_flop_formula
 from cerebro_eeg.fast import eligible, hopper
 from cerebro_eeg.fast.operators import fake, last, operator
 
-WIDTH = 192  # inputs, and outputs of a program
+WIDTH = 192  # inputs of the layer, and outputs per program
 BLOCK_T, WARPS, STAGES = 64, 8, 3  # the best of a sweep on an H200 (benchmarks/README.md)
 PACKED_ROWS = 1536
-"""Rows of a product that oneDNN packs weights for: those of a piece of ``inference_cpu.py``."""
+"""The number of rows for which oneDNN packs weights, that of a piece of ``inference_cpu.py``."""
 
 
 def linear(layer: nn.Module, x: Tensor, fused_gradient: bool = False, gelu: bool = False) -> Tensor:
-    """Return ``layer(x)``, or GELU of it. A layer of another class, or one with hooks, runs itself."""
+    """Return ``layer(x)``, or GELU of it. A layer of another class, or one with hooks, is called itself."""
     if fused_gradient and torch.is_grad_enabled() and can_fuse_gradient(layer, x):
         return narrow_linear(*cast(x, layer))
     if eligible.cpu_inference(x) and x.numel() > 0 and not eligible.watched(layer):
@@ -56,13 +56,13 @@ def cast(x: Tensor, layer: nn.Linear) -> tuple[Tensor, Tensor, Tensor | None]:
 
 @dataclass(frozen=True)
 class _PackedWeight:
-    """A weight in the order in which oneDNN reads it, and the weight that it is a copy of."""
+    """A copy of a weight in the order that oneDNN reads, and the weight itself."""
 
     weight: Tensor
     source: Tensor
     version: int
     values: Tensor
-    """The numbers of the source; holding them keeps their memory from being used for something else."""
+    """The values of the source. This reference keeps their memory from being reused, so addresses can be compared."""
 
 
 _NOTHING: Mapping[nn.Module, _PackedWeight] = {}
@@ -70,7 +70,7 @@ _packed: ContextVar[Mapping[nn.Module, _PackedWeight]] = ContextVar("packed", de
 
 
 def operands(layer: nn.Module | None, gelu: bool = False) -> tuple[Any, ...] | None:
-    """Return what oneDNN's product takes besides its input; None unless the layer is a plain linear one."""
+    """Return the arguments of oneDNN's product after its input; None unless the layer is a plain linear one."""
     if not eligible.plain_on_cpu(layer, nn.Linear):
         return None
     weight: Tensor | None = layer._parameters["weight"]
@@ -83,11 +83,11 @@ def operands(layer: nn.Module | None, gelu: bool = False) -> tuple[Any, ...] | N
 
 @contextlib.contextmanager
 def packed(module: nn.Module) -> Iterator[None]:
-    """Keep copies of the weights of ``module`` in oneDNN's order for as long as the block lasts.
+    """Keep copies of the weights of ``module`` in oneDNN's order for the duration of a ``with`` block.
 
-    Making them takes half as long as one window and saves 3 % of each: use it for many windows. A weight that an
-    optimizer, ``load_state_dict`` or ``to`` changes meanwhile is noticed and read as it is. One that changes in place
-    through ``.data`` or shared memory is not noticed, so this must be asked for.
+    The copies take half the time of one window and save 3 % of each window, so use them for many windows. The change
+    of a weight by an optimizer, ``load_state_dict`` or ``to`` is noticed, and its copy is no longer used. A change in
+    place through ``.data`` or shared memory is not noticed; packing is therefore never automatic.
     """
     found: dict[nn.Module, _PackedWeight] = {}
     if torch.backends.mkldnn.is_available():
@@ -111,7 +111,7 @@ def _is_same(copy: _PackedWeight, weight: Tensor | None) -> bool:
 
 
 def can_fuse_gradient(layer: nn.Module, x_RND: Tensor) -> TypeGuard[nn.Linear]:
-    """Return whether the kernel may take a plain layer of 192 inputs with a bias, whose weight learns, on Hopper."""
+    """Return whether the kernel fits: on Hopper, for a plain layer with 192 inputs, a bias and a weight that learns."""
     if not eligible.half_on_cuda(x_RND, layer, nn.Linear) or not isinstance(layer, nn.Linear) or layer.bias is None:
         return False
     outputs, inputs = layer.weight.shape
@@ -120,7 +120,7 @@ def can_fuse_gradient(layer: nn.Module, x_RND: Tensor) -> TypeGuard[nn.Linear]:
 
 @operator("cerebro_eeg::narrow_linear")
 def narrow_linear(x_RND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-    """x W + b."""
+    """Return x W + b."""
     return functional.linear(x_RND, weight_FD, bias_F)
 
 
@@ -131,7 +131,7 @@ def _(x_RND: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
 
 @operator("cerebro_eeg::narrow_linear_backward")
 def narrow_linear_backward(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the weight (F, D) and of the bias (F,) in float32."""
+    """Return the gradients of the weight (F, D) and of the bias (F,) in float32."""
     outputs = d_out_RNF.shape[-1]
     if not d_out_RNF.numel():
         return x_RND.new_zeros(outputs, WIDTH, dtype=torch.float32), x_RND.new_zeros(outputs, dtype=torch.float32)
@@ -158,7 +158,7 @@ def narrow_linear_backward(d_out_RNF: Tensor, x_RND: Tensor) -> tuple[Tensor, Te
 
 
 def split(rows: int, most: int) -> tuple[int, int]:
-    """Into how many parts rows are split, and how many rows each but the last one has: a multiple of ``BLOCK_T``."""
+    """Return the number of parts, at most ``most``, and the rows per part, a multiple of ``BLOCK_T``."""
     blocks = -(-rows // BLOCK_T)
     chunk = -(-blocks // max(1, most))
     return -(-blocks // chunk), chunk * BLOCK_T
@@ -190,11 +190,11 @@ torch.library.register_autograd(narrow_linear, _gradient, setup_context=_keep)
 
 @register_flop_formula(torch.ops.cerebro_eeg.narrow_linear)
 def _flops(x_shape: torch.Size, weight_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
-    """Of the product, for torch's counter; that of the input's gradient is torch's own."""
+    """Return the operations of the product for torch's counter, which counts the gradient of the input itself."""
     return 2 * x_shape.numel() * weight_shape[0]
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.narrow_linear_backward)
 def _backward_flops(d_out_shape: torch.Size, x_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
-    """Of one product more; sums do not count."""
+    """Return the operations of the product for the weight; sums do not count."""
     return 2 * x_shape.numel() * d_out_shape[-1]

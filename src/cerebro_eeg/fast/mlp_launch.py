@@ -1,9 +1,10 @@
-"""The kernels of an MLP on a GPU: which of them computes what, with which tiles, and how they are launched.
+"""Choice and launch of the kernels of an MLP on a GPU.
 
-On Hopper GELU and its gradient are computed within the products beside them. Many tokens take the Gluon kernels of
-``gluon/mlp.py``; few tokens, and widths that do not fit these, take the plain Triton ones of ``triton/mlp.py``. Both
-compute the same. On other GPUs GELU is a pass over memory at the speed of a copy. Its backward pass also gives the sum
-over all tokens, which a bias before GELU needs. Rules decide between them, never timing.
+On Hopper GELU and its gradient are computed within the adjacent products. Many tokens use the Gluon kernels of
+``gluon/mlp.py``. Few tokens, and widths that do not fit those, use the Triton kernels of ``triton/mlp.py``, which
+compute the same. On other GPUs GELU is a pass over memory at the speed of a copy. Its backward pass also returns the
+sum over all tokens, the gradient of a bias before GELU. Rules choose the kernel, never measured times, so that equal
+shapes always run equal code.
 
 Legend: **R** rows, **N** tokens of a row, **T** tokens of all rows, **D** width, **H** hidden width, **P** partial
 sums.
@@ -23,7 +24,7 @@ BLOCK_T, BLOCK_H, STEPS = 8, 128, 16
 
 
 def run_gelu(x: Tensor, out: Tensor) -> None:
-    """GELU of ``x`` into ``out``, which may be ``x`` itself."""
+    """Write GELU of ``x`` into ``out``, which may be ``x`` itself."""
     if x.numel():
         from cerebro_eeg.fast.triton import mlp
 
@@ -32,7 +33,7 @@ def run_gelu(x: Tensor, out: Tensor) -> None:
 
 
 def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of GELU's input, and its sum over all tokens in float32."""
+    """Return the gradient of GELU's input, and its sum over all tokens in float32."""
     x_RNH, d_out_RNH = x_RNH.contiguous(), d_out_RNH.contiguous()
     d_x_RNH, hidden = torch.empty_like(x_RNH), x_RNH.shape[-1]
     rows = x_RNH.numel() // max(1, hidden)
@@ -48,13 +49,19 @@ def run_gelu_backward(x_RNH: Tensor, d_out_RNH: Tensor) -> tuple[Tensor, Tensor]
     return d_x_RNH, sums_PH.sum(0)
 
 
-GLUON = ("3.6.", "3.7.")  # versions of Triton whose Gluon, still experimental, compiles gluon/mlp.py
+# Gluon is experimental. These versions of Triton compile gluon/mlp.py; other versions use the Triton kernels.
+# test_the_kernels_in_gluon_compile_for_hopper compiles them without a GPU.
+GLUON = ("3.6.", "3.7.")
 BLOCK_K = 64
-WIDEST = 1024  # values of a token, whose chunks are written out in Gluon's code
+WIDEST = 1024  # largest width of tokens: Gluon unrolls the loop over their chunks
 
 
 class ProductTile(NamedTuple):
-    """Of a product in Triton."""
+    """The tile of a product in Triton.
+
+    It must fit into shared memory: 227 KiB on Hopper. ``metadata.shared`` of a compilation without a GPU tells its
+    size.
+    """
 
     rows: int
     columns: int
@@ -69,21 +76,24 @@ UP, DOWN = (
 
 
 class Form(NamedTuple):
-    """How a program of ``gluon/mlp.py`` is laid out."""
+    """The layout of a program of ``gluon/mlp.py``."""
 
     shared: bool
-    """The weight is read along with the rows, for both consumers; else it stays on chip."""
+    """Whether the weight is read again with each tile, for both consumers; else it stays in shared memory."""
     columns: int
     stages: int
-    """Places of the ring; an even number, so that each consumer has its own where a place holds a whole tile."""
+    """Places of the ring. An even number gives each consumer its own places if a place holds a whole tile."""
     parts: int
-    """Chunks in each."""
+    """Chunks per place."""
     places: int
-    """Pieces of a tile that are on their way out, for each consumer."""
+    """Pieces of a tile that each consumer writes to memory at the same time."""
 
 
 def form(width: int, hidden: int) -> Form | None:
-    """The rule, by what fits on chip; None for the Triton kernels. Swept on an H200 for 192, 576 and 768."""
+    """Return the form that fits into shared memory, or None for the Triton kernels.
+
+    The numbers for widths of 192, 576 and 768 were the best of sweeps on an H200.
+    """
     if width % BLOCK_K or hidden % 128 or width > WIDEST:
         return None
     if width <= 192:
@@ -94,33 +104,34 @@ def form(width: int, hidden: int) -> Form | None:
 
 
 def by_gluon(x_TD: Tensor, width: int, hidden: int) -> Form | None:
-    """The form, where there are tokens for all multiprocessors and this Triton knows Gluon."""
+    """Return the form if there are enough tokens for all multiprocessors and this Triton has Gluon, else None."""
     if not x_TD.is_cuda or len(x_TD) < filling(x_TD.device) or not speaks_gluon():
         return None
     return form(width, hidden)
 
 
 def filling(device: torch.device) -> int:
-    """Tokens from which on every multiprocessor has a tile of 64."""
+    """Return the number of tokens with which every multiprocessor has a tile of 64."""
     return 64 * hopper.processors(device)
 
 
 @functools.cache
 def speaks_gluon() -> bool:
-    """Whether Triton has Gluon, and is of a version that the kernels have been compiled with."""
+    """Return whether Triton has Gluon, in a version that is known to compile the kernels."""
     import triton
 
     return triton.__version__.startswith(GLUON) and importlib.util.find_spec("triton.experimental.gluon") is not None
 
 
 def _programs(device: torch.device, tokens: int, hidden: int, of: Form) -> tuple[int, int]:
-    """Slabs of columns, and how many programs share the tokens of each."""
+    """Return the number of slabs of columns, and the number of programs that share the tokens of each slab."""
     slabs = hidden // of.columns
     tiles = -(-tokens // (128 if of.shared else 64))
     return slabs, max(1, min(hopper.processors(device) // slabs, tiles))
 
 
 def constants(of: Form, width: int) -> dict[str, Any]:
+    """Return the compile-time constants of a Gluon kernel."""
     return {
         "SHARED": of.shared,
         "K": width,
@@ -129,12 +140,12 @@ def constants(of: Form, width: int) -> dict[str, Any]:
         "PARTS": of.parts,
         "PLACES": of.places,
         "num_warps": 4,
-        "maxnreg": 168,  # of 384 threads; consumers take over what producers give away
+        "maxnreg": 168,  # per thread of 384; consumers take over registers that producers release
     }
 
 
 def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor | None, out_TH: Tensor) -> None:
-    """Write GELU of x W + b, and its slope, where there is a place for it."""
+    """Write GELU of x W + b and, if the caller passes a tensor for it, GELU's slope."""
     hidden, width = weight_HD.shape
     tokens, bias = len(x_TD), x_TD if bias_H is None else bias_H.contiguous()  # something to point to
     slope = out_TH if slope_TH is None else slope_TH
@@ -179,7 +190,7 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
 
 
 def down_backward(d_y_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_before_TH: Tensor) -> Tensor:
-    """Write (d_y W) times the slope; return sums of it over some tokens each, float32 (P, H)."""
+    """Write (d_y W) times the slope, and return its sums over parts of the tokens, float32 (P, H)."""
     width, hidden = weight_DH.shape
     tokens = len(d_y_TD)
     of = by_gluon(d_y_TD, width, hidden)

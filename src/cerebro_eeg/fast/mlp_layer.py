@@ -1,8 +1,8 @@
 """The feed-forward part of a block as one operator of torch: linear layer, GELU, linear layer.
 
-On a Hopper GPU in half precision, where our kernels are asked for, GELU and its gradient are computed on the tiles of
-the products beside them, so the hidden layer is not read once more for it. On other GPUs GELU is a pass of its own
-(``gelu.py``), and everything else is torch's.
+On a Hopper GPU in half precision, GELU and its gradient are computed on the tiles of the adjacent products. The hidden
+layer is then not read again from memory. On other GPUs GELU is a pass of its own (``mlp_launch.py``), and torch
+computes the products.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **H** hidden width, **T** tokens of all rows.
 """
@@ -22,7 +22,7 @@ from cerebro_eeg.fast.operators import fake, last, operator
 
 
 def can_fuse(x_RND: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
-    """Return whether the operator takes these layers: plain ones, whose output is as wide as their input."""
+    """Return whether the operator may compute these layers: plain ones, whose output is as wide as their input."""
     plain = eligible.half_on_cuda(x_RND, up, nn.Linear) and eligible.plain(down, nn.Linear)
     return plain and up.in_features == down.out_features
 
@@ -39,13 +39,13 @@ def _by_operator(x_RND: Tensor, up: nn.Linear, down: nn.Linear, bias_D: Tensor |
     x_RND, up_HD, up_H = cast(x_RND, up)
     down_DH = down.weight.to(x_RND.dtype)
     down_D = None if bias_D is None else bias_D.to(x_RND.dtype)
-    if not torch.is_grad_enabled():  # the second product apart: compiled, what went into the first is free by then
+    if not torch.is_grad_enabled():  # with the second product outside, compiled code can free x first
         return functional.linear(hidden_layer(x_RND, up_HD, up_H), down_DH, down_D)
     return mlp_op(x_RND, up_HD, up_H, down_DH, down_D)[0]
 
 
 def fuses(x: Tensor, width: int, hidden: int) -> bool:
-    """Whether the fused kernels are used: by the kind of GPU, and where rows begin every 16 bytes."""
+    """Return whether fused kernels are used: on Hopper in half precision, if rows begin at multiples of 16 bytes."""
     if x.dtype not in eligible.DTYPES or width % 8 or hidden % 8:
         return False
     return not x.is_cuda or _is_hopper(x.device)  # on a CPU the interpreter runs them
@@ -53,12 +53,12 @@ def fuses(x: Tensor, width: int, hidden: int) -> bool:
 
 @functools.cache
 def _is_hopper(device: torch.device) -> bool:
-    """Asked once for each device, here and not in :func:`hopper.is_hopper`, which ``torch.compile`` looks into."""
+    """Return the cached :func:`hopper.is_hopper`, which is not cached itself because ``torch.compile`` traces it."""
     return hopper.is_hopper(device)
 
 
 def run_hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bool) -> tuple[Tensor, Tensor]:
-    """GELU of x W + b, and, where something is to be kept, what :func:`mlp_backward` needs; else the same again."""
+    """Return GELU of x W + b and, with ``keep``, the tensor that :func:`mlp_backward` needs: GELU's slope or input."""
     hidden, width = weight_HD.shape
     if not fuses(x_RND, width, hidden):
         before_RNH = functional.linear(x_RND, weight_HD, bias_H)
@@ -76,7 +76,7 @@ def run_hidden(x_RND: Tensor, weight_HD: Tensor, bias_H: Tensor | None, keep: bo
 
 @operator("cerebro_eeg::hidden_layer")
 def hidden_layer(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
-    """GELU of x W + b without a gradient: nothing is kept."""
+    """Return GELU of x W + b, without keeping anything for a gradient."""
     return run_hidden(x_RND, up_HD, up_H, keep=False)[0]
 
 
@@ -89,7 +89,7 @@ def _(x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None) -> Tensor:
 def mlp_op(
     x_RND: Tensor, up_HD: Tensor, up_H: Tensor | None, down_DH: Tensor, down_D: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; and for the backward pass the hidden layer, and GELU's slope in it or, unless fused, GELU's input."""
+    """Return the output and, for the backward pass, the hidden layer and GELU's slope (GELU's input if not fused)."""
     out_RNH, kept_RNH = run_hidden(x_RND, up_HD, up_H, keep=True)
     return functional.linear(out_RNH, down_DH, down_D), out_RNH, kept_RNH
 
@@ -104,7 +104,7 @@ def _(
 
 @operator("cerebro_eeg::mlp_backward")
 def mlp_backward(d_y_RND: Tensor, down_DH: Tensor, kept_RNH: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of GELU's input, and in float32 its sum over all tokens."""
+    """Return the gradient of GELU's input, and its sum over all tokens in float32."""
     width, hidden = down_DH.shape
     if not fuses(kept_RNH, width, hidden):
         return gelu.run_gelu_backward(kept_RNH, d_y_RND @ down_DH)
@@ -126,7 +126,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     x_RND, up_HD, _, down_DH, _ = inputs
     _, out_RNH, kept_RNH = output
     needs = ctx.needs_input_grad
-    ctx.set_materialize_grads(False)  # nobody outside has the hidden layer: no zeros for its gradients
+    ctx.set_materialize_grads(False)  # the hidden layer is used only here, so it needs no zero gradients
     ctx.save_for_backward(x_RND if needs[1] else None, up_HD, down_DH, out_RNH if needs[3] else None, kept_RNH)
 
 
@@ -149,17 +149,17 @@ torch.library.register_autograd(mlp_op, _gradient, setup_context=_keep)
 
 @register_flop_formula(torch.ops.cerebro_eeg.mlp)
 def _flops(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
-    """Of both products, for torch's counter."""
+    """Return the operations of both products, for torch's counter."""
     return 4 * x_shape.numel() * up_shape[0]
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.hidden_layer)
 def _flops_hidden(x_shape: torch.Size, up_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
-    """Of the first."""
+    """Return the operations of the first product."""
     return 2 * x_shape.numel() * up_shape[0]
 
 
 @register_flop_formula(torch.ops.cerebro_eeg.mlp_backward)
 def _flops_backward(d_y_shape: torch.Size, down_shape: torch.Size, *others: Any, out_shape: Any = None) -> int:
-    """Of the one product in it; the other three are torch's own."""
+    """Return the operations of the one product in this operator; torch counts the other three."""
     return 2 * d_y_shape.numel() * down_shape[1]

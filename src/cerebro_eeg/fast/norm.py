@@ -1,9 +1,12 @@
-"""A residual addition and the LayerNorm behind it, as an operator of torch: one pass over memory in each direction.
+"""A residual addition with the following LayerNorm, as an operator of torch with one pass over memory per direction.
 
-On CUDA, where our kernels are asked for and the tokens are in half precision; everything else is torch's. Statistics
-and sums are float32. The backward pass gives the gradients of the summands, of the weight and of the bias at once, and
-that of the bias of the linear layer in front, where the layer leaves it to be added here: summing that would else be a
-pass of its own.
+It is used for tokens in half precision on CUDA, unless the user chooses stock kernels. Statistics and sums are float32.
+The backward pass returns the gradients of the summands, of the weight and of the bias at once. The norm may also add
+the bias of the linear layer before it; the gradient of that bias then costs no further pass over memory.
+
+Under autocast torch computes ``layer_norm`` in float32 between two casts, at a fifth of a copy's speed for 192 columns.
+The kernel avoids both casts. Autocast differs by device: norms stay in half precision on a CPU and become float32 on
+CUDA. Code here therefore states the type of its output explicitly.
 
 Legend: **R** rows, **N** tokens of a row, **D** width, **P** programs, **S** sums.
 """
@@ -18,36 +21,38 @@ from torch import Tensor, nn
 from cerebro_eeg.fast import eligible
 from cerebro_eeg.fast.operators import fake, last, operator
 
-MOST = 1024  # values of a token, all of which stay in registers
+MOST = 1024  # largest width: all values of a token stay in registers
 Kind = Literal["forward", "alone", "backward"]
-"""A norm of a sum, of tokens alone, and the gradient of the first."""
-HELD = 1152  # values that a warp holds at once backward, of each of three inputs and three sums: 36 a thread
+"""The norm of a sum, the norm of tokens without an addition, and the gradient of the first."""
+HELD = 1152  # values of each of three inputs and three sums in the registers of a warp, backward: 36 per thread
 
 
 @dataclass(frozen=True)
 class NormTile:
-    """How one program is laid out: see ``norm_kernels.py``."""
+    """The work of one program of ``triton/norm.py``."""
 
     rows: int
-    """Tokens at once."""
+    """Tokens per step."""
     columns: tuple[int, int]
-    """Of the two blocks that hold a token, powers of two."""
+    """Columns of the two blocks that hold a token, powers of two."""
     warps: int
     stages: int
-    """Steps that are on their way or being computed."""
+    """Steps that are loaded or computed at the same time."""
     programs: int
-    """That keep a GPU busy; with more tokens each takes several steps. 0 for a program for every step."""
+    """Programs that keep a GPU busy; with more tokens each takes several steps. 0 means one step per program."""
 
     def steps(self, rows: int) -> int:
-        """Of each program."""
+        """Return the number of steps of each program."""
         return max(1, -(-rows // (self.rows * self.programs))) if self.programs else 1
 
 
 @functools.cache
 def tile(width: int, kind: Kind) -> NormTile:
-    """The rule: where there is little to read, or a lot to hold, few warps with several tokens, which read ahead.
+    """Return the tile for a width. Programs with little to read, or with many sums, get few warps and read ahead.
 
-    For 192, 576 and 768 columns the numbers were the best of sweeps on an H200 (forward 192 and 576).
+    For 192, 576 and 768 columns the numbers were the best of sweeps on an H200 (forward 192 and 576). A tile must fit
+    into registers and shared memory: 227 KiB on Hopper, 99 KiB on consumer GPUs. ``metadata.shared`` of a compilation
+    without a GPU tells its size.
     """
     first = _power(max(1, width - 1))
     columns = first, 1 << (width - first - 1).bit_length() if width > first else 1
@@ -62,12 +67,12 @@ def tile(width: int, kind: Kind) -> NormTile:
 
 
 def _power(x: int) -> int:
-    """The largest power of two up to a number."""
+    """Return the largest power of two that is not above a number."""
     return 1 << (x.bit_length() - 1)
 
 
 def can_fuse(x: Tensor, pending: Tensor, norm: nn.Module) -> bool:
-    """Return whether the kernels add and normalise: tokens in half precision, and a plain norm with weight and bias."""
+    """Return whether the kernels may add and normalise these tokens: half precision, and a plain norm with a bias."""
     if not eligible.half_on_cuda(x, norm, nn.LayerNorm) or not isinstance(norm, nn.LayerNorm):
         return False
     there = norm.weight is not None and norm.bias is not None
@@ -76,9 +81,9 @@ def can_fuse(x: Tensor, pending: Tensor, norm: nn.Module) -> bool:
 
 
 class MissingBiases(NamedTuple):
-    """Biases that tokens still lack: that of the last linear layer, and the sum of those before it.
+    """Biases that must still be added to tokens: that of the last linear layer, and the sum of those before it.
 
-    Only the CUDA inference runner (``inference_cuda.py``) has such tokens.
+    Only ``inference_cuda.py`` has such tokens. No other code may see them before the biases are added.
     """
 
     bias_D: Tensor | None = None
@@ -100,9 +105,9 @@ def add_norm_op(
     keep: bool,
     pending_bias_D: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + pending + its bias, the norm of it and, for a gradient, each token's mean and 1 / deviation (2, R, N).
+    """Return x + pending + bias, its norm and, for the gradient, mean and 1 / deviation of each token (2, R, N).
 
-    The sum is empty where it would be x itself, without a gradient.
+    The sum is empty if it would be x itself, without a gradient: no result may share memory with an argument.
     """
     x_RND = x_RND.contiguous()
     pending_RND = None if pending_RND is None else pending_RND.contiguous()
@@ -124,10 +129,10 @@ def run_add_norm(
     total_RND: Tensor | None,
     kept_2RN: Tensor | None = None,
 ) -> Tensor | None:
-    """Write the norm of a sum and, where the caller has room for them, the sum and the statistics of a gradient.
+    """Write the norm of a sum and, if the caller passes tensors for them, the sum and the statistics for a gradient.
 
-    Tokens are contiguous; the norm may have another precision. Without room for the sum, which then consists of ``x``
-    and biases only, return all biases together: ``x`` lacks them from now on.
+    Tokens are contiguous. The type of ``out_RND`` decides the precision of the norm. Without ``total_RND`` there is no
+    pending branch, ``x`` stays as it is, and the function returns the sum of all biases that ``x`` lacks.
     """
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
@@ -170,7 +175,7 @@ def run_add_norm(
 
 
 def _results(x_RND: Tensor, pending_RND: Tensor | None, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for the norm, for the sum and for what is kept."""
+    """Allocate the norm, the sum and the statistics for the gradient."""
     out_RND = torch.empty_like(x_RND, memory_format=torch.contiguous_format)
     total_RND = torch.empty_like(out_RND) if pending_RND is not None or keep else x_RND.new_empty(0)
     return out_RND, total_RND, x_RND.new_empty(2 if keep else 0, *x_RND.shape[:-1], dtype=torch.float32)
@@ -194,10 +199,10 @@ def _(
 def add_norm_backward(
     d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, pending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of either summand, and in float32 (2, D) those of weight and bias, or (3, D) with the pending
-    bias.
+    """Return the gradient of either summand, and those of weight and bias in float32 (2, D).
 
-    ``d_total_RND`` is None where nobody uses the sum itself: behind the last norm.
+    With ``pending`` they are (3, D), with the gradient of the pending bias. ``d_total_RND`` is None where only the norm
+    of the sum is used, not the sum itself: after the last norm.
     """
     d_out_RND, weight_D = d_out_RND.contiguous(), weight_D.contiguous()
     d_x_RND = torch.empty_like(total_RND)
@@ -243,7 +248,7 @@ def _(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     total_RND, _, kept_2RN = output
-    ctx.set_materialize_grads(False)  # no zeros for a sum that nobody uses
+    ctx.set_materialize_grads(False)  # no zeros for the gradient of an unused sum
     ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
     ctx.bias_dtype = None if inputs[6] is None else inputs[6].dtype
 

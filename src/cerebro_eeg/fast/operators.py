@@ -1,9 +1,9 @@
-"""Operators of torch that cost the host little at every call.
+"""Registration of operators of torch that cost the host little time per call.
 
-``torch.library.custom_op`` does the same with more Python in between: a compiled step calls ours several dozen times,
-and on a fast GPU it is the host that such a step waits for. What that checks at every call is left to the tests
-(``torch.library.opcheck``): no result shares memory with what an operator was given. An operator that computes
-gradients has none itself, and hence no Python for autograd around it: see :func:`last`.
+``torch.library.custom_op`` does the same, but its Python costs more per call. A compiled step calls our operators
+several dozen times, and on a fast GPU it waits for the host. ``custom_op`` checks in every call that no result shares
+memory with an argument. Here the tests check it (``torch.library.opcheck``), and a result must never do so. An operator
+that computes gradients has no gradient itself, and so needs no Python for autograd: see :func:`last`.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def operator(name: str) -> Callable[[Callable[..., object]], Any]:
-    """Make a function an operator of torch by its annotations, for every device; it must change nothing it is given.
+    """Register a function as an operator of torch for every device, by its annotations. It must not change arguments.
 
-    It is opaque to ``torch.compile``, also from outside of a graph: torch sees to that where a kernel is registered.
+    The operator is opaque to ``torch.compile``, also when it is called outside of a compiled graph.
     """
 
     def register(function: Callable[..., object]) -> Any:
@@ -34,13 +34,16 @@ def operator(name: str) -> Callable[[Callable[..., object]], Any]:
 
 
 def fake(of: Any) -> Callable[[Function], Function]:
-    """Make a function say what results an operator would give, for those who compute nothing: ``torch.compile``."""
+    """Register a function that returns the shapes and types of an operator's results, for ``torch.compile``."""
     register: Callable[[Function], Function] = torch.library.register_fake(of)
     return register
 
 
 def last(*gradients: Tensor) -> tuple[Tensor, ...]:
-    """Results of an operator without a gradient: who asks for a second derivative is told so, not given zeros."""
+    """Return gradients unchanged, but make a second derivative raise an error; without this it would be zero.
+
+    Every gradient that one of our operators computes must pass through this function.
+    """
     apply: Callable[..., tuple[Tensor, ...]] = _Last.apply
     return apply(*gradients) if torch.is_grad_enabled() else gradients
 

@@ -1,9 +1,9 @@
-"""Residual: tokens, and the branch that has yet to be added to them.
+"""Residual, the tokens together with a branch that is still to be added to them.
 
-The textbook adds each branch at once: ``x = x + branch`` and then ``y = norm(x)``. On a GPU both are passes over
-memory. So the addition waits for the norm behind it, and one kernel does both; flash-attention's blocks do the same
-(``residual`` and ``prenorm`` there). The bias of the linear layer that ends a branch may wait as well: the norm's
-backward pass sums its gradient on the way. A block passes its last branch on to the first norm of the next block.
+The textbook computes ``x = x + branch`` and then ``y = norm(x)``. On a GPU each of these is a pass over memory. Here
+the addition is deferred to the following norm, and one kernel does both. flash-attention's blocks do the same, with
+the names ``residual`` and ``prenorm``. The bias of the last linear layer of a branch may be deferred as well, because
+the backward pass of the norm sums its gradient on the way. The first norm of the next block adds a block's last branch.
 
 Legend: **R** rows (channels of all windows), **N** tokens of a row, **D** width.
 """
@@ -22,12 +22,12 @@ class Residual(NamedTuple):
 
     x_RND: Tensor
     pending_RND: Tensor | None = None
-    """The output of a branch that the next norm adds."""
+    """The output of a branch, which the next norm adds."""
     bias_D: Tensor | None = None
-    """The bias of the linear layer that ended the branch, where it is not in ``pending_RND`` yet."""
+    """The bias of the last linear layer of the branch, if ``pending_RND`` does not contain it."""
 
     def total(self) -> Tensor:
-        """Return the sum as the textbook has it."""
+        """Return the sum, the textbook's ``x``."""
         if self.pending_RND is None:
             return self.x_RND
         if self.bias_D is None:
@@ -35,11 +35,11 @@ class Residual(NamedTuple):
         return self.x_RND + (self.pending_RND + self.bias_D.to(self.x_RND.dtype))
 
     def norm(self, layer: nn.Module) -> tuple["Residual", Tensor]:
-        """Return the stream with everything added, and ``layer`` of it.
+        """Return the stream with everything added, and its norm by ``layer``.
 
-        The kernel also takes a stream without a pending branch: autocast would compute torch's norm in float32, between
-        two casts. With gradients it copies ``x``, because its backward pass adds up the gradients of ``x`` and of its
-        norm.
+        The kernel also takes a stream without a pending branch, because autocast would compute torch's norm in float32
+        between two casts. With gradients the kernel copies ``x``, because its backward pass adds the gradients of ``x``
+        and of its norm.
         """
         x_RND, pending_RND, bias_D = self
         like_RND = x_RND if pending_RND is None else pending_RND
@@ -51,15 +51,15 @@ class Residual(NamedTuple):
         return Residual(x_RND if pending_RND is None and not keep else total_RND), out_RND
 
     def plus(self, branch_RND: Tensor, bias_D: Tensor | None = None) -> "Residual":
-        """Return the stream with one more branch. The norm before it has added all others."""
+        """Return the stream with one more branch. The norm before the branch has added all earlier ones."""
         return Residual(self.x_RND, branch_RND, bias_D)
 
     def norm_adds_bias(
         self, layer: nn.Module, branch: nn.Module, kinds: tuple[type[nn.Module], ...], last: nn.Module
     ) -> bool:
-        """Return whether a branch may leave the bias of its ``last`` linear layer to this norm behind it."""
+        """Return whether the norm ``layer`` after a branch may add the bias of the branch's ``last`` linear layer."""
         x_RND = self.x_RND
-        as_product = eligible.compute_dtype(x_RND) == x_RND.dtype  # the branch then has the precision of x
+        as_product = eligible.compute_dtype(x_RND) == x_RND.dtype  # the branch has the precision of x
         return as_product and can_fuse(x_RND, x_RND, layer) and eligible.may_defer_bias(branch, last, kinds)
 
 
@@ -70,9 +70,9 @@ def next_block_adds_bias(
     up: nn.Linear,
     down: nn.Linear,
 ) -> bool:
-    """Return whether the MLP of a block, its last branch, may leave its bias to the norm of the next block.
+    """Return whether the first norm of the next block may add the last bias of this block's MLP.
 
-    Block and branch come with the classes that they must be of.
+    Block and branch come with the classes that they must have.
     """
     if not eligible.weights_stay(*block) or not eligible.plain(*branch):
         return False

@@ -1,4 +1,4 @@
-"""torch's own attention, steered around faults of its CUDA kernels (docs/paper.md has the list)."""
+"""torch's own attention, called in a way that avoids known bugs of its CUDA kernels (docs/paper.md lists them)."""
 
 import contextlib
 
@@ -8,7 +8,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MOST_SEQUENCES = 16_384
-"""CUDA kernels of torch fail beyond 65,535 sequences, and the flash backward pass from about 21,800 on."""
+"""The most sequences of one call on CUDA, where torch's kernels fail for many sequences.
+
+They fail beyond 65,535 sequences, and flash attention's backward pass from about 21,800 on (docs/paper.md).
+"""
 
 
 def sdpa(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, mask_P11S: Tensor | None = None) -> Tensor:
@@ -25,12 +28,12 @@ def sdpa(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, mask_P11S: Tensor | Non
 
 
 def most_sequences(device: torch.device) -> int:
-    """Return how many sequences one call of torch's kernels may get."""
+    """Return the largest number of sequences for one call of torch's kernels."""
     return MOST_SEQUENCES if device.type == "cuda" else 2**31
 
 
 def _masked_kernels(q: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Keep cuDNN out: its masked backward pass, the default on Hopper, returns NaN (pytorch #196678)."""
+    """Exclude cuDNN, the default on Hopper: its masked backward pass can return NaN silently (pytorch #196678)."""
     if not q.is_cuda:
         return contextlib.nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])

@@ -1,9 +1,9 @@
-"""The four kinds of attention on the token grid. Each is a statement about the axis it runs along.
+"""The four kinds of attention on the token grid (channel x patch). They differ in the axis along which tokens attend.
 
-Tokens come as (R, N, D): the rows of all windows, N tokens each. Along time a row is a sequence of its own. Across
-channels, and over all tokens, the rows of a window belong together, which is what the layout knows. To add a kind,
-write its class and name it in ``KINDS``. ``fast`` takes over where it has faster code; the formulas here are the
-reference.
+Tokens come as (R, N, D): the rows of all windows, N tokens each. Along time each row is one sequence. Across channels,
+the rows of a window at one patch are a sequence; over all tokens, the whole window is. The layout tells which rows form
+a window. To add a kind, write its class and name it in ``KINDS``. ``fast`` takes over where it has faster code; the
+formulas here are the reference.
 
 Legend: **R** rows, **B** windows, **C** rows of a window, **N** tokens of a row, **D** width, **H** heads, **E**
 head dimension, **S** length of the attended axis, **P** sequences attended at once.
@@ -24,16 +24,16 @@ Axis = Literal["channels", "time", "all"]
 
 
 class Attention(nn.Module):
-    """The base of all kinds: tokens are mixed, and a linear layer projects the mixture."""
+    """The base of all kinds: tokens attend to each other, and a linear layer projects the result."""
 
     out: nn.Linear
 
     def forward(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        """Return the attended tokens. ``keys_RN`` marks those that may be looked at; None for all but the pads."""
+        """Return the attended tokens. ``keys_RN`` marks tokens that may be attended to; None for all but the pads."""
         return fast.linear(self.out, self.mixed(x_RND, layout, keys_RN))
 
     def unbiased(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None = None) -> Tensor:
-        """Return the same without the bias of the projection, which the norm behind it then adds."""
+        """Return the same without the bias of the projection, which the following norm then adds."""
         mixed_RND = self.mixed(x_RND, layout, keys_RN)
         return functional.linear(mixed_RND, self.out.weight.to(mixed_RND.dtype))
 
@@ -43,12 +43,13 @@ class Attention(nn.Module):
 
 
 class AxisAttention(Attention):
-    """Multi-head self-attention along one axis of the grid: alternating (Algorithm 1) and standard attention."""
+    """Multi-head self-attention along one axis of the grid, for alternating (Algorithm 1) and standard attention."""
 
     def __init__(self, config: ModelConfig, axis: Axis) -> None:
         super().__init__()
         self.axis = axis
         self.heads = config.heads
+        # The true gradient of the key bias is zero, so Adam follows rounding noise there. Tests compare only its size.
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
 
@@ -60,7 +61,7 @@ class AxisAttention(Attention):
 
 
 class TwoAxisAttention(Attention):
-    """Both axes in every layer, each with its own QKV (Algorithm 2); one projection of their mean."""
+    """Attention along both axes in every layer, each with its own q, k, v (Algorithm 2); their mean is projected."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -78,10 +79,10 @@ class TwoAxisAttention(Attention):
 
 
 class BottleneckAttention(Attention):
-    """Algorithm 3 to the letter: channels attend through their means over time, then time through its means.
+    """Algorithm 3 to the letter: attention of the channels' means over time, then of the patches' means over channels.
 
-    The second attention averages copies of one and the same value, so its output does not depend on time (and its
-    queries and keys get no gradient). That is what the algorithm says; docs/paper.md has the argument.
+    The second attention averages copies of one value. Its output therefore does not depend on time, and its queries and
+    keys get no gradient. The algorithm says so; docs/paper.md has the argument.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -102,7 +103,7 @@ class BottleneckAttention(Attention):
         q_BHCE, k_BHCE, v_BHCE = (layout.grid(t).transpose(1, 2) for t in pooled)
         keep_BCN = layout.grid(keep_RN)
         a_BHCE = scaled_dot_product(q_BHCE, k_BHCE, v_BHCE, keep_BCN.any(2))
-        # Line 5: mean over channels. Lines 6-7: attention along time, its value the same at every time.
+        # Line 5: mean over channels. Lines 6-7: attention along time, with the same value at every time.
         q_BHNE, k_BHNE = (_mean(layout.grid(t), 1, keep_BCN).transpose(1, 2) for t in (q_RNHE, k_RNHE))
         tokens = x_RND.shape[1]
         v_BHNV = a_BHCE.flatten(2)[:, :, None].expand(-1, -1, tokens, -1)
@@ -112,14 +113,14 @@ class BottleneckAttention(Attention):
 
 
 def make_alternating(config: ModelConfig, layer: int) -> Attention:
-    """Alg. 1: layers 1, 3, ... mix channels, layers 2, 4, ... mix time (``first_axis`` swaps them)."""
+    """Make a layer of Algorithm 1: odd layers attend across channels, even ones along time (``first_axis`` swaps)."""
     odd = layer % 2 == 1
     return AxisAttention(config, "channels" if odd == (config.first_axis == "channels") else "time")
 
 
 ATTENTIONS: tuple[type[Attention], ...] = AxisAttention, TwoAxisAttention, BottleneckAttention
 
-# An attention kind is a function of the config and of the layer's number, counted from 1.
+# A kind of attention is a function of the config and of the number of the layer, counted from 1.
 KINDS: Mapping[AttentionKind, Callable[[ModelConfig, int], Attention]] = {
     "alternating": make_alternating,
     "standard": lambda config, layer: AxisAttention(config, "all"),
@@ -135,7 +136,7 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
         return found_RND
     tokens = qkv_RND.shape[1]
     qkv_RN3HE = qkv_RND.unflatten(-1, (3, heads, -1))
-    if axis == "time":  # a row is a sequence; a padded row only sees itself and is zeroed by the block
+    if axis == "time":  # a row is a sequence; a padded row attends only to itself, and the block sets it to zero
         q, k, v = qkv_RN3HE.permute(2, 0, 3, 1, 4)
         return scaled_dot_product(q, k, v, keys_RN).transpose(1, 2).flatten(2)
     keep_BCN = _keys(layout, keys_RN, tokens)
@@ -152,18 +153,18 @@ def attend(qkv_RND: Tensor, layout: Layout, axis: Axis, heads: int, keys_RN: Ten
 
 
 def scaled_dot_product(q_PHSE: Tensor, k_PHSE: Tensor, v_PHSV: Tensor, keep_PS: Tensor | None) -> Tensor:
-    """Return softmax(q k / sqrt(E)) v for each sequence and head; zeros where a sequence has no key to look at."""
+    """Return softmax(q k' / sqrt(E)) v for each sequence and head; zeros for a sequence without any key."""
     if keep_PS is None:
         return fast.sdpa(q_PHSE, k_PHSE, v_PHSV)
-    # A softmax over nothing is 0/0, in the forward pass or the backward, depending on the kernel. So look at
-    # everything instead and throw the result away: zeros with a zero gradient.
+    # A token that may attend to nothing must return zeros with zero gradient; a plain softmax would compute 0/0. Such
+    # a sequence attends to all of its tokens instead, and the result is replaced by zeros.
     some_P1 = keep_PS.any(1, keepdim=True)
     out = fast.sdpa(q_PHSE, k_PHSE, v_PHSV, (keep_PS | ~some_P1)[:, None, None])
     return out.masked_fill(~some_P1[:, :, None, None], 0)
 
 
 def _keys(layout: Layout, keys_RN: Tensor | None, tokens: int) -> Tensor | None:
-    """(B, C, N), true where a token is there, real, and may be looked at; None when that is so everywhere."""
+    """Return (B, C, N), true for tokens that exist, are not pads and may be attended to; None if all of them are."""
     present_BC = layout.present_BC
     if keys_RN is None:
         return None if present_BC is None else present_BC[..., None].expand(-1, -1, tokens)
@@ -172,6 +173,6 @@ def _keys(layout: Layout, keys_RN: Tensor | None, tokens: int) -> Tensor | None:
 
 
 def _mean(x: Tensor, axis: int, keep: Tensor) -> Tensor:
-    """Mean along ``axis`` over what ``keep`` keeps, zero where that is nothing; ``keep`` has the leading axes of x."""
+    """Return the mean along ``axis`` where ``keep`` (the leading axes of x) is true, and zero where it never is."""
     weight = keep.to(x.dtype).reshape(*keep.shape, *([1] * (x.dim() - keep.dim())))
     return (x * weight).sum(axis) / weight.sum(axis).clamp_min(1)

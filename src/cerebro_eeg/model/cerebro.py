@@ -1,7 +1,7 @@
-"""Cerebro: the encoder with a linear head, as a user meets it, in the words of the field (``n_chans``, ``sfreq``, ...).
+"""Cerebro, the encoder with a linear head for users, with braindecode's names of arguments (``n_chans``, ``sfreq``).
 
-Arrays come in through the door (``door.py``), which checks names, rates and units. Behind it everything speaks of
-batches and rows; training code passes a :class:`~cerebro_eeg.batch.Batch`, unchecked.
+``inputs.py`` checks the names, rates and units of arrays. Training code passes a :class:`~cerebro_eeg.batch.Batch`,
+which is not checked.
 
 Legend: **B** windows, **C** channels, **T** samples, **N** patches, **D** width.
 """
@@ -34,27 +34,82 @@ Unit = Literal["uV", "mV", "V"]
 
 
 class Cerebro(hub.Shareable, nn.Module):
-    """CEReBrO with a linear head on its pooled tokens, or without one as a feature extractor.
+    """CEReBrO (Compact Encoder for Representations of Brain Oscillations) from Dimofte et al. (2025) [1]_.
+
+    A Transformer encoder for EEG with any set of channels, and a linear head on the mean of its tokens. Without a head
+    it is a feature extractor. Pre-training needs no labels; this class then fine-tunes or probes the encoder.
+
+    **Patches as tokens.** Each channel is normalised by itself and cut into patches of a quarter of a second (64
+    samples at 256 Hz). One linear layer turns a patch into a token. A learnable embedding of its position in time and
+    one of its electrode are added. A window is thus a grid of tokens, channel x patch. Electrodes are known by name,
+    so that one model serves every montage, also bipolar ones.
+
+    **Alternating attention.** Attention over all C N tokens of a window costs (C N)^2 products. Here layers 1, 3, ...
+    attend across the channels of one patch, and layers 2, 4, ... along the patches of one channel. Two layers connect
+    every token with every other, and their cost is C N (C + N)::
+
+                  patch 0   1   2   3
+        Fp1             o   x   o   o         layer 1 attends along x (all channels, one patch)
+        C3              +   *   +   +         layer 2 attends along + (one channel, all patches)
+        O1              o   x   o   o         * is the token in question
+
+    **Masked reconstruction.** In pre-training (:class:`~cerebro_eeg.MaskedCerebro`) a learnable [MASK] token replaces
+    half of the tokens, chosen at random. The encoder predicts their patches from the visible ones. The loss is the
+    squared error of masked patches plus a tenth of that of visible patches.
+
+    Shapes for B windows of C = 19 channels and 5 s at 256 Hz, with the preset ``"small"`` (8 blocks of width 192):
+
+    ================  ===================  ===============  ====================================================
+    stage             shape                example          code
+    ================  ===================  ===============  ====================================================
+    windows           (B, C, T)            (B, 19, 1280)    in microvolts, checked by ``model/inputs.py``
+    rows              (R, T), R = B C      (19 B, 1280)     ``batch.py``: windows may differ in their channels
+    patches           (R, N, L)            (19 B, 20, 64)   ``model/patches.py``: normalised, cut
+    tokens            (R, N, D)            (19 B, 20, 192)  ``model/encoder.py``: embedding, position, electrode
+    after all blocks  (R, N, D)            (19 B, 20, 192)  ``model/attention.py`` and an MLP in each block
+    features          (B, D)               (B, 192)         the mean over all tokens of a window
+    predictions       (B, n_outputs)       (B, 2)           ``final_layer``
+    ================  ===================  ===============  ====================================================
 
     Parameters
     ----------
     n_outputs
-        Classes or regression targets; None gives features instead of predictions.
+        The number of classes or regression targets; with None the model returns features instead of predictions.
     n_chans, chs_info, ch_names
-        The channels of the windows that will come. The model knows a channel by its electrode's name, so either
-        ``chs_info`` (``info["chs"]`` of MNE) or ``ch_names`` is needed before the first window.
+        The channels of the windows. The model knows a channel by the name of its electrode, so either ``chs_info``
+        (``info["chs"]`` of MNE) or ``ch_names`` is needed before the first window.
     n_times, input_window_seconds
-        Samples or seconds of a window; None accepts any length that gives a patch.
+        Samples or seconds of a window; None accepts any length of at least one patch.
     sfreq
-        Rate of the windows that will come; None for the rate of the config.
+        The sampling rate of the windows in Hz; None for the rate of the config.
     config
-        A preset or its name, or a config.
+        A preset or its name (``"small"``, ``"base"``, ``"large"``, ...), or a config.
     task
-        What the outputs are.
+        The meaning of the outputs, ``"classification"`` or ``"regression"``.
     rate
-        What to do when ``sfreq`` is not the config's: refuse, resample, or take the samples as they are.
+        The policy when ``sfreq`` differs from the config: raise an error, resample, or use the samples as they are.
     unknown, untrained, duplicates, too_many, max_channels, pick, bipolar_ears
-        How channel names are matched, see :func:`cerebro_eeg.match`; ``max_channels`` None for the config's.
+        The rules for matching channel names, see :func:`cerebro_eeg.match`; ``max_channels`` None for the config's.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cerebro_eeg import Cerebro
+    >>> model = Cerebro(n_outputs=2, ch_names=["C3", "Cz", "C4"], sfreq=256)
+    >>> windows = 20 * torch.randn(4, 3, 1280)  # 4 windows of 5 s in microvolts
+    >>> model(windows).shape
+    torch.Size([4, 2])
+    >>> model.embed(windows).shape
+    (4, 192)
+
+    ``Cerebro.from_pretrained(folder, n_outputs=2, ...)`` starts from pre-trained weights, and :meth:`freeze` keeps them
+    fixed for linear probing.
+
+    References
+    ----------
+    .. [1] Dimofte, A., Bucagu, G. A., Ingolfsson, T. M., Wang, X., Cossettini, A., Benini, L., Li, Y. (2025). CEReBrO:
+           Compact Encoder for Representations of Brain Oscillations Using Efficient Alternating Attention.
+           arXiv:2501.10885. ``docs/paper.md`` lists every choice that the paper leaves open.
     """
 
     def __init__(
@@ -82,7 +137,7 @@ class Cerebro(hub.Shareable, nn.Module):
         self.config = model_config(config)
         described = HeadConfig(
             1 if n_outputs is None else n_outputs, task
-        )  # a wrong task is wrong without outputs, too
+        )  # raises for a wrong task, also where there are no outputs
         self.head = None if n_outputs is None else described
         self.training_record = Training()
         self.load_report: LoadReport | None = None
@@ -115,7 +170,7 @@ class Cerebro(hub.Shareable, nn.Module):
         if chs_info is not None or ch_names is not None:
             self.set_channels(ch_names, chs_info)
 
-    # ---- what goes in and comes out --------------------------------------------------------------------------------
+    # ---- predictions and features ----------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -124,11 +179,12 @@ class Cerebro(hub.Shareable, nn.Module):
         scale: Tensor | float | None = None,
         noise_K2B: Tensor | None = None,
     ) -> Tensor | dict[str, Any]:
-        """Predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
+        """Return predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
 
-        ``return_features`` gives ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead.
+        ``return_features`` returns ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead.
         ``scale`` is the scale of the recordings in microvolts, for configs that ask for it; a batch has its own.
-        ``noise_K2B`` decides on drop path. In training, windows are counted for the electrodes that they train.
+        ``noise_K2B`` decides on drop path. In training, the model counts the windows of each electrode, so that a
+        checkpoint knows which electrodes were trained.
         """
         if isinstance(x, Batch) and scale is not None:
             raise InputError("a Batch carries the scale of its recordings itself (scale_R); give it there")
@@ -141,7 +197,7 @@ class Cerebro(hub.Shareable, nn.Module):
         return self.final_layer(features_BD)
 
     def encode(self, batch: Batch, layer: int | None = None, noise_K2B: Tensor | None = None) -> Tokens:
-        """Tokens of a batch, after all blocks or after the first ``layer`` of them."""
+        """Return the tokens of a batch, after all blocks or after the first ``layer`` blocks."""
         tokens: Tokens = self.encoder(batch, noise_K2B=noise_K2B, layer=layer)
         return tokens
 
@@ -159,10 +215,10 @@ class Cerebro(hub.Shareable, nn.Module):
         scale: Any = None,
         batch_size: int = 64,
     ) -> NDArray[np.float32]:
-        """Features of windows (B, C, T), or of one recording (C, T), which is cut into windows of the model's length.
+        """Return features of windows (B, C, T), or of a recording (C, T), which is cut into windows.
 
-        ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their
-        order; those that the match report (``model.channels``) drops are left out, and phase gives each two rows.
+        ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their order
+        without those that were dropped (``model.channels`` reports them). With phase each channel has two rows.
         """
         if unit not in inputs.MICROVOLTS:
             raise InputError(f"unit is {unit!r}; choose one of {', '.join(inputs.MICROVOLTS)}")
@@ -210,16 +266,16 @@ class Cerebro(hub.Shareable, nn.Module):
         precision: Precision = "auto",
         compile: bool = False,
     ) -> Captured:
-        """Make this model ready for windows of one shape, one call each: ``fast = model.captured()``, ``fast(x)``.
+        """Prepare this model for many windows of one shape: ``fast = model.captured()``, then ``fast(x)``.
 
-        On a CUDA GPU it becomes a CUDA graph, many times as fast for a single window; on a CPU weights are kept in
-        the best order as well. The channels are the model's, and ``n_times`` is, where it has one (else the config's
-        window). ``level`` is ``"output"``, what ``model(x)`` gives, or one of :meth:`embed`'s. ``precision`` is
-        ``"auto"`` (bf16 where a GPU has it, else that of the weights), ``"bf16"`` or ``"fp32"``. ``compile`` is for
-        CUDA; elsewhere it changes nothing.
+        On a CUDA GPU the model becomes a CUDA graph, which is many times as fast for a single window. On a CPU its
+        weights are stored in the order that the CPU reads. Channels are those of the model; ``n_times`` is by default
+        the model's or else the config's window. ``level`` is ``"output"`` for the result of ``model(x)``, or a level of
+        :meth:`embed`. ``precision`` is ``"bf16"``, ``"fp32"`` or ``"auto"``: bf16 where a GPU has it, else the
+        precision of the weights. ``compile`` has an effect on CUDA only.
 
-        Weights are the model's own: numbers that change in place count from the next call on. Whatever is replaced,
-        moved or hooked in makes the next call an error that asks to capture again.
+        The captured model shares the weights: values that change in place count from the next call on. After a part of
+        the model was replaced or moved, or got a hook, the next call raises an error that asks to capture again.
         """
         if type(windows) is not int or windows < 1:
             raise ConfigError(f"windows is {windows!r}; expected a whole number of at least 1")
@@ -239,7 +295,7 @@ class Cerebro(hub.Shareable, nn.Module):
     def set_channels(
         self, ch_names: Sequence[str] | None = None, chs_info: Sequence[Mapping[str, Any]] | None = None
     ) -> ChannelMatch:
-        """Say which channels the windows have; returns what was made of each label."""
+        """Set the channels of the windows, and return the match of each label with an electrode."""
         found = self._match(ch_names, chs_info)
         if self.n_chans is not None and self.n_chans != len(found.rows):
             raise InputError(f"n_chans is {self.n_chans}, but {len(found.rows)} channels are named; make them agree")
@@ -247,18 +303,18 @@ class Cerebro(hub.Shareable, nn.Module):
         return found
 
     def reset_head(self, n_outputs: int, names: Sequence[str] = ()) -> None:
-        """Put a new linear head in place of the old one; ``names`` says what each output stands for."""
+        """Replace the head by a new linear layer; ``names`` are the names of its outputs."""
         task = self.head.task if self.head is not None else "classification"
         self.head = HeadConfig(n_outputs, task, tuple(names))
         self.final_layer = nn.Linear(self.config.width, n_outputs, bias=self.config.bias).to(self.encoder.positions)
         start_linear_layers(self.final_layer)
 
     def freeze(self) -> Self:
-        """Linear probing: the encoder keeps every parameter and buffer, stays in eval mode and gets no gradient."""
+        """Freeze the encoder for linear probing: it gets no gradient, stays in eval mode, and nothing in it changes."""
         return self._set_frozen(True)
 
     def unfreeze(self) -> Self:
-        """Full fine-tuning again."""
+        """Make the encoder learn again, for full fine-tuning."""
         return self._set_frozen(False)
 
     def _set_frozen(self, frozen: bool) -> Self:
@@ -277,26 +333,26 @@ class Cerebro(hub.Shareable, nn.Module):
 
     @property
     def n_outputs(self) -> int | None:
-        """Outputs of the head; None for a feature extractor."""
+        """The number of outputs of the head; None for a feature extractor."""
         return None if self.head is None else self.head.n_outputs
 
     @property
     def input_window_seconds(self) -> float | None:
-        """Seconds of a window, where its length is fixed."""
+        """The length of a window in seconds; None if it is not fixed."""
         return None if self.n_times is None else self.n_times / self.sfreq
 
     @property
     def input_shape(self) -> tuple[int, int | None, int | None]:
-        """(1, channels, samples) of a window; None for what is not fixed."""
+        """The shape of a window, (1, channels, samples), with None for a number that is not fixed."""
         return 1, self.n_chans, self.n_times
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
     @property
     def header(self) -> Header:
-        """What a checkpoint of this model says about it."""
+        """The description of this model in a checkpoint."""
         config, head = self.config, self.head
-        if head is not None:  # it learned from windows of this rate and length, whatever the encoder did before
+        if head is not None:  # the head learned from windows of this rate and length; the encoder may have seen others
             head = dataclasses.replace(head, samples=self.n_times)
             if self.rate == "as_is":
                 config = dataclasses.replace(config, signal=dataclasses.replace(config.signal, sfreq=self.sfreq))
@@ -333,10 +389,10 @@ class Cerebro(hub.Shareable, nn.Module):
         force_download: bool = False,
         local_files_only: bool = False,
     ) -> Self:
-        """Load a checkpoint from a file, a folder or the Hub, and say what was loaded (``model.load_report``).
+        """Load a checkpoint from a file, a folder or the Hub, and report it (``model.load_report``).
 
-        The encoder must be whole. Another ``n_outputs`` than the file's gives a new head, ``window`` another length of
-        position table; both are said. The rest is as in the constructor.
+        The file must hold the whole encoder. Another ``n_outputs`` than the file's makes a new head. Another ``window``
+        changes the length of the position table. The report mentions both. The other arguments are those of the class.
         """
         header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         head = _choose_head(header.head, n_outputs, task)
@@ -373,8 +429,8 @@ class Cerebro(hub.Shareable, nn.Module):
     def _match(self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None) -> ChannelMatch:
         labels, positions, kinds = inputs.read_names(ch_names, chs_info)
         if not self.policies["unknown"].startswith("nearest"):
-            positions = None  # they decide nothing, so they need not be right
-        trained = None  # a new model has no trained rows to tell from others
+            positions = None  # without "nearest" they have no effect, so they need not be valid
+        trained = None  # in a new model no electrode is trained, so none is refused for that
         if self.load_report is not None:
             trained = {name: n for name, n in self.training_record.electrode_windows.items() if n and name in IDS}
             if not trained and self.policies["untrained"] != "as_is":
@@ -396,11 +452,11 @@ class Cerebro(hub.Shareable, nn.Module):
         return self.channels
 
     def _checked(self, x: Tensor, scale: Tensor | float | None) -> Batch:
-        """A batch of windows that came as a tensor; in training, they are counted."""
+        """Check windows and return them as a batch; in training, count them for their electrodes."""
         if not isinstance(x, Tensor):
             raise InputError(f"a {type(x).__name__} was given; pass a torch tensor or a Batch, or give arrays to embed")
         montage = self._montage()
-        if torch.compiler.is_compiling():  # checks look at values, which a graph cannot
+        if torch.compiler.is_compiling():  # checks depend on values, which a compiled graph does not have
             return self._batch(x[:, list(montage.index)], montage, self.sfreq, _scale(scale, x))
         batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
         if self.training and torch.is_grad_enabled() and not self.frozen:
@@ -409,14 +465,14 @@ class Cerebro(hub.Shareable, nn.Module):
         return batch
 
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:
-        """The channels that matched, once shape and values are known to be right."""
+        """Check shape and values of windows, and return the channels that matched."""
         inputs.check_shape(x_BCT, montage, n_times)
         kept_BCT = x_BCT[:, list(montage.index)] if len(montage.index) < x_BCT.shape[1] else x_BCT
         inputs.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
         return kept_BCT
 
     def _cut(self, x_CT: Tensor, rate: float) -> tuple[Tensor, float]:
-        """A recording as windows of the model's length, resampled as a whole; and the rate that they have."""
+        """Resample a whole recording, cut it into windows of the model's length, and return them with their rate."""
         samples, wanted = self.n_times or self.config.window, self.config.signal.sfreq
         if self.rate == "resample" and not inputs.same_rate(rate, wanted):
             samples = self.config.window if self.n_times is None else round(self.n_times * wanted / self.sfreq)
@@ -424,7 +480,7 @@ class Cerebro(hub.Shareable, nn.Module):
         return inputs.cut(x_CT, samples), rate
 
     def _batch(self, x_BCT: Tensor, montage: ChannelMatch, rate: float, scale_B: Tensor | None) -> Batch:
-        """Windows on the model's device at the model's rate, in at least float32: what is normalised is not rounded."""
+        """Move windows to the model's device and rate, in at least float32, so that normalisation is exact enough."""
         like = self.encoder.positions
         x_BCT = x_BCT.to(like.device, torch.promote_types(like.dtype, torch.float32))
         if self.rate == "resample" and not inputs.same_rate(rate, self.config.signal.sfreq):
@@ -439,7 +495,7 @@ def _scale(scale: Tensor | float | None, x_BCT: Tensor) -> Tensor | None:
 def _agree_times(
     n_times: int | None, seconds: float | None, sfreq: float, config: ModelConfig, rate: str
 ) -> int | None:
-    """Samples of a window, from samples or seconds; at least one patch must fit."""
+    """Return the samples of a window, given samples or seconds; raise where not even one patch fits."""
     if seconds is not None:
         if not 0 < seconds < 1e6:
             raise ConfigError(f"input_window_seconds is {seconds}; expected a positive number of seconds")
@@ -461,7 +517,7 @@ def _agree_times(
 
 
 def _choose_head(stored: HeadConfig | None, n_outputs: int | None, task: Task | None) -> HeadConfig | None:
-    """The head that was asked for; the checkpoint's own when nothing else was."""
+    """Return the head that the caller asks for, or else the checkpoint's own."""
     if stored is None:
         if n_outputs is None and task is not None:
             raise ConfigError(f"task={task!r} needs n_outputs: the checkpoint has no head")

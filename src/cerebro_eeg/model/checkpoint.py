@@ -1,8 +1,8 @@
-"""Weights in one ``.safetensors`` file that says what it is and proves that it is whole.
+"""Checkpoints: weights in one ``.safetensors`` file that describes itself and can prove that it is complete.
 
-The file's metadata holds the format's version, the configs and the training record as JSON, and two SHA-256 sums: over
-the tensors and over that JSON. Nothing in it can run code. Loading checks all of it and returns a report of what was
-loaded; it fails when any part of the encoder is missing.
+The metadata of the file holds the version of the format, and the configs and the training record as JSON. It also holds
+two SHA-256 sums, of the tensors and of that JSON. The file cannot run code. Loading checks everything and returns a
+report; it fails when any part of the encoder is missing.
 """
 
 import contextlib
@@ -33,22 +33,22 @@ READS: dict[str, dict[str, Any]] = {
     "2": {"threshold_level": "unknown"},
     "3": {},
 }
-"""The versions that can be read, and what the head of each lacks."""
+"""The versions that can be read, with values for the fields of the head that each version lacks."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """All that a checkpoint knows besides its tensors."""
+    """The content of a checkpoint besides its tensors."""
 
     model: ModelConfig
     objective: ObjectiveConfig | None = None
     head: HeadConfig | None = None
     training: Training = field(default_factory=Training)
     electrodes: tuple[str, ...] = VOCABULARY
-    """Names of the rows of the electrode table, from row 1 on: rows are matched by name, not by number."""
+    """Names of the rows of the electrode table, from row 1 on. Rows are matched by name, not by number."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the header as plain JSON values."""
         return {
             "model": to_dict(self.model),
             "objective": None if self.objective is None else to_dict(self.objective),
@@ -59,7 +59,7 @@ class Header:
 
     @staticmethod
     def from_dict(values: Any) -> "Header":
-        """Check every field."""
+        """Make a header from JSON values, and check every field."""
         known = ("model", "objective", "head", "training", "electrodes")
         if not isinstance(values, Mapping) or set(values) != set(known):
             found = _shorten([repr(name) for name in values]) if isinstance(values, Mapping) else type(values).__name__
@@ -81,24 +81,24 @@ class Header:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of every tensor of a checkpoint and of every tensor of the model."""
+    """A report on every tensor of a checkpoint and of the model that it was loaded into."""
 
     source: str
     loaded: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """In the model, not in the file: new and random."""
+    """Tensors of the model that the file lacks; they are new and random."""
     unexpected: tuple[str, ...] = ()
-    """In the file, not in the model: left aside."""
+    """Tensors of the file that the model lacks; they are ignored."""
     reshaped: tuple[str, ...] = ()
-    """Loaded after slicing, interpolation or matching rows by name."""
+    """Tensors loaded after slicing, interpolation or matching of rows by name."""
     replaced: tuple[str, ...] = ()
-    """In both with another shape: new and random."""
+    """Tensors with different shapes in file and model; they are new and random."""
     forgotten: tuple[str, ...] = ()
-    """Electrodes of the file that this release does not know: their rows are left aside."""
+    """Electrodes of the file that this release does not know; their rows are ignored."""
 
     @property
     def exact(self) -> bool:
-        """Every tensor of the model comes from the file as it is."""
+        """Whether every tensor of the model was copied from the file without a change."""
         return not (self.missing or self.reshaped or self.replaced)
 
     def __str__(self) -> str:
@@ -140,13 +140,13 @@ def save_tensors(path: Path, found: Mapping[str, Tensor], header: Header) -> Non
 
 
 def read_header(path: Path) -> Header:
-    """The header of a checkpoint, its JSON checked against its sum; the tensors are not read."""
+    """Return the header of a checkpoint, with its JSON checked against its SHA-256, without reading the tensors."""
     with _opened(path) as file:
         return _header(path, _metadata(path, file))
 
 
 def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
-    """Header and tensors of a checkpoint, both checked against their sums and against each other."""
+    """Return header and tensors of a checkpoint, both checked against their SHA-256 and against each other."""
     with _opened(path) as file:
         metadata = _metadata(path, file)
         header = _header(path, metadata)
@@ -161,7 +161,7 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    """Return the SHA-256 of names, types, shapes and bytes of tensors, in the order of their names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -172,9 +172,9 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 @torch.no_grad()
 def load_into(module: nn.Module, header: Header, tensors: Mapping[str, Tensor], source: str) -> LoadReport:
-    """Copy tensors into ``module`` and say what became of each; an encoder that would not be whole is an error.
+    """Copy tensors into ``module`` and return a report on each; raise where a part of the encoder is missing.
 
-    No weight is rounded: ``module`` keeps its floating type, but takes float64 when the file has it.
+    No weight is rounded: ``module`` keeps its floating type, but becomes float64 when the file is.
     """
     if any(tensors[name].dtype == torch.float64 for name in module.state_dict() if name in tensors):
         module.double()
@@ -211,19 +211,19 @@ def load_into(module: nn.Module, header: Header, tensors: Mapping[str, Tensor], 
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the metadata in order: safetensors writes it in a random one, but equal models should be equal files."""
+    """Sort the metadata. safetensors writes it in random order, and equal models should have equal files."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= length:  # always so, as long as safetensors writes compact JSON
+        if len(text) <= length:  # always true while safetensors writes compact JSON
             file.seek(8)
             file.write(text.ljust(length))
 
 
 def _rows_by_name(table: Tensor, names: tuple[str, ...], target: Tensor) -> Tensor:
-    """The electrode table of another vocabulary in the order of ours; rows that it lacks stay as they are."""
+    """Return the electrode table of another vocabulary in the order of ours; rows that it lacks keep their values."""
     result = target.clone()
     row_of = {name: row for row, name in enumerate(names, 1)}
     for row, name in enumerate(VOCABULARY, 1):
@@ -233,7 +233,7 @@ def _rows_by_name(table: Tensor, names: tuple[str, ...], target: Tensor) -> Tens
 
 
 def _metadata(path: Path, file: Any) -> dict[str, str]:
-    """The metadata of one of our files, or an error that says what else the file is."""
+    """Return the metadata of a checkpoint; raise if another program or another version has written the file."""
     metadata: dict[str, str] = file.metadata() or {}
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
@@ -257,12 +257,15 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
         if isinstance(values, dict) and isinstance(values.get("head"), dict):
             values["head"] = {**READS[metadata["version"]], **values["head"]}
         return Header.from_dict(values)
-    except (ValueError, RecursionError) as error:  # also JSON that is broken, nested too deep or has endless numbers
+    except (ValueError, RecursionError) as error:  # also for JSON that is broken or nested too deep
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
 
 
 def _misfit(header: Header, tensors: Mapping[str, Tensor]) -> str | None:
-    """Where config and tensors speak of different models; asked before one is built as large as the config says."""
+    """Return the first contradiction between config and tensors, or None.
+
+    This runs before a model is built, so that a wrong config cannot allocate a huge one.
+    """
     model, objective, head = header.model, header.objective, header.head
     expected = {
         "encoder.embed.weight": (model.width, model.patches.size),
@@ -286,7 +289,7 @@ def _misfit(header: Header, tensors: Mapping[str, Tensor]) -> str | None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file, open for as long as the block lasts; whatever is wrong with it is a CheckpointError."""
+    """Open a file for reading, and turn everything that is wrong with it into a CheckpointError."""
     try:
         _refuse_others(path)
         with safe_open(path, framework="pt") as file:
@@ -298,7 +301,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _refuse_others(path: Path) -> None:
-    """Look at the first bytes and the size: what is not a whole safetensors file gets a clear word."""
+    """Check first bytes and size of a file, and raise a clear error unless it is a complete safetensors file."""
     if not os.path.isfile(path):  # unlike Path.is_file, never an error
         raise CheckpointError(f"there is no checkpoint {path}; give a .safetensors file or a folder that holds one")
     size = path.stat().st_size
@@ -306,7 +309,7 @@ def _refuse_others(path: Path) -> None:
         start = file.read(9)
     length = int.from_bytes(start[:8], "little")
     if start[8:] == b"{" and 8 + length <= size:
-        return  # first of all, because a header's length may start with the byte that starts a pickle
+        return  # test this first: the length of a header may begin with the first byte of a pickle
     if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         raise CheckpointError(
             f"{path} is a pickle (torch.save), whatever its name; pickles can run code and are never read: "

@@ -24,7 +24,7 @@ from cerebro_eeg.schema import require
 
 @dataclass(frozen=True)
 class Tokens:
-    """The output of the encoder: a token for every patch, and which rows form a window."""
+    """The output of the encoder: a token for every patch, and the layout of its rows."""
 
     x_RND: Tensor
     layout: Layout
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
         return fast.mlp(x, self.up, self.down)
 
     def unbiased(self, x: Tensor) -> Tensor:
-        """Return the same without the bias of ``down``, which the norm behind it then adds."""
+        """Return the same without the bias of ``down``, which the following norm then adds."""
         return fast.mlp(x, self.up, self.down, bias=False)
 
 
@@ -68,8 +68,9 @@ class Block(nn.Module):
         x = norm1(x + attention(x))
         x = norm2(x + mlp(x))
 
-    With pre-norm each addition waits for the norm behind it, the last one for the next block's: ``fast.Residual`` adds
-    and normalises in one pass. So a block takes and returns a ``Residual``, whose ``total()`` is the textbook's ``x``.
+    With pre-norm the following norm does each addition, and the first norm of the next block does the last one.
+    ``fast.Residual`` adds and normalises in one pass over memory. A block therefore takes and returns a ``Residual``,
+    whose ``total()`` is the textbook's ``x``.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -83,7 +84,7 @@ class Block(nn.Module):
     def forward(
         self, stream: Residual, layout: Layout, keys_RN: Tensor | None = None, keep_2B: Tensor | None = None
     ) -> Residual:
-        """Run the block. ``keys_RN`` marks tokens that may be looked at, ``keep_2B`` has drop path's two factors."""
+        """Run the block. ``keys_RN`` marks tokens that may be attended to, ``keep_2B`` has drop path's two factors."""
         if not self.pre:
             x_RND = stream.total()
             x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
@@ -96,14 +97,14 @@ class Block(nn.Module):
     def _plus_attention(
         self, stream: Residual, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
     ) -> Residual:
-        """Return x + attention(y); the last bias stays apart where ``norm2`` adds it and nothing comes in between."""
+        """Return x + attention(y). ``norm2`` may add the last bias, unless drop path or pads come in between."""
         attention, direct = self.attention, keep_2B is None and layout.real_R is None
         if direct and stream.norm_adds_bias(self.norm2, attention, ATTENTIONS, attention.out):
             return stream.plus(attention.unbiased(y_RND, layout, keys_RN), attention.out.bias)
         return stream.plus(self._attended(y_RND, layout, keys_RN, keep_2B))
 
     def _plus_mlp(self, stream: Residual, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Residual:
-        """Return x + mlp(y); the last bias stays apart where the norm of the next block adds it."""
+        """Return x + mlp(y). The first norm of the next block may add the last bias."""
         mlp = self.mlp
         if keep_2B is None and fast.next_block_adds_bias(y_RND, (self, Block), (mlp, Mlp), mlp.up, mlp.down):
             return stream.plus(mlp.unbiased(y_RND), mlp.down.bias)
@@ -123,22 +124,22 @@ class Block(nn.Module):
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
-    """Return a branch times drop path's factor of its window."""
+    """Multiply a branch with the factor that drop path has for each window."""
     if keep_2B is None:
         return branch_RND
     return branch_RND * layout.per_row(keep_2B[part]).to(branch_RND.dtype)[:, None, None]
 
 
 def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens with zeros in padded rows."""
+    """Set padded rows to zero. They may hold NaN, so they are filled, not multiplied with zero."""
     return x_RND if layout.real_R is None else x_RND.masked_fill(~layout.real_R[:, None, None], 0)
 
 
 class Stack(Compilable):
-    """Blocks one after the other and, with pre-norm, a last LayerNorm: the encoder, and the ViTMAE decoder.
+    """A sequence of blocks and, with pre-norm, a last LayerNorm; the base of the encoder and of the ViTMAE decoder.
 
-    Drop path is decided here, for all blocks at once, so that a block is a function of tensors alone. It then compiles
-    once for all of them, and gradient checkpointing computes the same again.
+    Drop path is decided here for all blocks, so that a block is a function of tensors alone. One compilation then
+    serves all blocks, and gradient checkpointing repeats exactly the same computation.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -148,9 +149,9 @@ class Stack(Compilable):
         self.norm = nn.LayerNorm(config.width, config.norm_eps) if config.norm == "pre" else nn.Identity()
         self.drop_path = (0.0,) * config.depth
         self.recompute = False
-        """Compute blocks again in the backward pass instead of keeping what they need for it."""
+        """Gradient checkpointing: compute blocks again in the backward pass instead of keeping their activations."""
         self.float32_residual = False
-        """Under autocast to bfloat16, carry the tokens from block to block in float32: twice the memory to move."""
+        """Under autocast to bfloat16, pass tokens from block to block in float32, which moves twice the memory."""
 
     def run(
         self,
@@ -162,11 +163,11 @@ class Stack(Compilable):
         carried: bool = False,
         own: bool = False,
     ) -> Tensor:
-        """Run the blocks, or only the first ``layer`` of them; the last norm belongs to the last block.
+        """Run all blocks and the last norm, or only the first ``layer`` blocks without it.
 
-        ``noise_K2B`` are the uniform numbers that drop path compares with its rates; without them they are drawn. With
-        ``carried`` tokens come out in the precision that they have between blocks, else in that of the weights. With
-        ``own`` the caller hands the tokens over, and they may be overwritten.
+        ``noise_K2B`` are the uniform numbers that drop path compares with its rates; None draws them. With ``carried``
+        the result has the precision that tokens have between blocks, else that of the weights. With ``own`` the caller
+        gives the tokens away, and they may be overwritten.
         """
         keep_K2B = self._keep(layout.windows, x_RND.device, noise_K2B)
         x_RND = x_RND.to(self.dtype) if self.float32_residual else x_RND
@@ -178,7 +179,7 @@ class Stack(Compilable):
             if done_RND is not None:
                 return done_RND
         stream = Residual(x_RND)
-        del x_RND  # the first tokens are free when the second block runs
+        del x_RND  # frees the memory of the first tokens before the second block runs
         for i, block in enumerate(blocks):
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
@@ -188,25 +189,25 @@ class Stack(Compilable):
         return self.finish(stream, layout, last, carried)
 
     def finish(self, stream: Residual, layout: Layout, last: bool, carried: bool) -> Tensor:
-        """Add the last branch, apply the last norm behind all blocks, and set pads to zero."""
+        """Add the last branch, apply the last norm if all blocks have run, and set pads to zero."""
         dtype = stream.x_RND.dtype if carried else self.dtype
         x_RND = stream.norm(self.norm)[1] if last else stream.total()
         return _without_pads(x_RND, layout).to(dtype)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the weights: that of the first parameter, whatever single layers have become."""
+        """The precision of the first parameter, which stands for all weights; single layers may differ."""
         return next(self.parameters()).dtype
 
     def set_drop_path(self, rate: float, schedule: Literal["linear", "constant"] = "linear") -> None:
-        """Set the chance of skipping a branch: rising linearly from 0 in the first block, or the same in all."""
+        """Set the probability of skipping a branch: the same in all blocks, or rising linearly from 0 to ``rate``."""
         require(0 <= rate < 1, f"drop path is {rate}; it must lie between 0 and 1")
         require(schedule in ("linear", "constant"), f"schedule is {schedule!r}; choose linear or constant")
         last = max(1, len(self.blocks) - 1)
         self.drop_path = tuple(rate * i / last if schedule == "linear" else rate for i in range(len(self.blocks)))
 
     def _keep(self, windows: int, device: torch.device, noise_K2B: Tensor | None) -> Tensor | None:
-        """Skip a branch for a random share of the windows, and raise the others to the same mean."""
+        """Return 0 for branches to skip and 1 / (1 - rate) for the others, (K, 2, B); None without drop path."""
         if not self.training or not any(self.drop_path):
             return None
         if noise_K2B is None:
@@ -224,10 +225,10 @@ class Encoder(Stack):
         width = config.width
         self.embed = nn.Linear(config.patches.size, width, bias=config.bias)
         self.positions = nn.Parameter(torch.empty(config.positions, width))
-        # Row 0 stays zero: it is the pad's row and the second electrode of a channel that has none.
+        # Row 0 stays zero. Pads use it, and so does a channel without a second electrode.
         self.electrodes = nn.Parameter(torch.empty(len(VOCABULARY) + 1, width))
         self.mask_token = nn.Parameter(torch.empty(width))
-        # Nothing ever looks at a pad, so its token gets no gradient, and DDP must not wait for one.
+        # No token attends to a pad, so the token of a pad gets no gradient, and DDP must not wait for one.
         self.pad_token = nn.Parameter(torch.empty(width), requires_grad=False)
         self.phase = nn.Parameter(torch.empty(width)) if config.patches.phase != "none" else None
         self.amplitude = nn.Linear(1, width, bias=config.bias) if config.amplitude else None
@@ -241,12 +242,12 @@ class Encoder(Stack):
         noise_K2B: Tensor | None = None,
         layer: int | None = None,
     ) -> Tokens:
-        """Return the tokens of a batch. Those in ``masked_RN`` are replaced by the [MASK] token."""
+        """Return the tokens of a batch. [MASK] replaces the patches that ``masked_RN`` marks."""
         x_RND, layout = self._start(batch, masked_RN)
         return Tokens(self.run(x_RND, layout, None, noise_K2B, layer, own=True), layout)
 
     def _start(self, batch: Batch, masked_RN: Tensor | None) -> tuple[Tensor, Layout]:
-        """Return the first tokens and their layout; the patches are free when this returns."""
+        """Return the first tokens and their layout. The memory of the patches is free afterwards."""
         patches = self.cut(batch)
         return self.tokens(patches, masked_RN), patches.layout
 
@@ -255,7 +256,7 @@ class Encoder(Stack):
         return make_patches(batch, self.config)
 
     def tokens(self, patches: Patches, masked_RN: Tensor | None = None) -> Tensor:
-        """Return embedded patches plus position and electrode; [MASK] and [PAD] replace the patch, not its place."""
+        """Return patches, embedded, plus position and electrode. [MASK] and [PAD] replace only the embedded patch."""
         x_RND, dtype = self._embedded(patches.values_RNL.to(self.dtype), masked_RN)
         x_RND = self.with_pads(x_RND, patches.layout) + self.place(patches)
         if self.amplitude is not None and patches.loudness_R is not None:
@@ -263,7 +264,7 @@ class Encoder(Stack):
         return x_RND.to(dtype) if dtype == torch.bfloat16 and not self.float32_residual else x_RND
 
     def _embedded(self, values_RNL: Tensor, masked_RN: Tensor | None) -> tuple[Tensor, torch.dtype]:
-        """Return the first layer's product with [MASK] in place of masked patches, and the product's precision."""
+        """Return the output of the first layer, with [MASK] for masked patches, and the precision of its product."""
         found = fast.masked_linear(self.embed, values_RNL, masked_RN, self.mask_token)
         if found is not None:
             return found
@@ -281,7 +282,7 @@ class Encoder(Stack):
     def place(self, patches: Patches) -> Tensor:
         """Return the embeddings of position and electrode, which are added to every token."""
         position_ND = resize_positions(self.positions, patches.values_RNL.shape[1], self.config.patches.bands)
-        # A channel's electrode minus the electrode subtracted from it; row 0, zero, where there is none.
+        # The embedding of a channel is its electrode minus the electrode subtracted from it (zeros if there is none).
         row_RD = fast.row_difference(self.electrodes, patches.channels_R2)
         if self.phase is not None and patches.phase_R is not None:
             row_RD = row_RD + self.phase * patches.phase_R[:, None]

@@ -1,8 +1,7 @@
 """Models in folders and on the Hugging Face Hub: ``model.safetensors``, ``config.json`` and a model card.
 
-Local folders and files are looked at first and need no network. Only a string of the form ``owner/model`` that does not
-exist on the disk is looked up on the Hub, which is the caller's way of asking for it (a ``Path`` never is);
-``HF_HUB_OFFLINE`` and ``local_files_only`` are honoured.
+Local folders and files come first and need no network. The Hub is asked only for a string of the form ``owner/model``
+that does not exist on the disk, never for a ``Path``. ``HF_HUB_OFFLINE`` and ``local_files_only`` are respected.
 """
 
 import contextlib
@@ -34,13 +33,13 @@ def find(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """The checkpoint file of a local file, a local folder or a repository on the Hub."""
-    path = Path(os.path.expanduser(source))  # os.path: a name that cannot be looked up is no error here
+    """Return the path of the checkpoint in a local file, a local folder or a repository on the Hub."""
+    path = Path(os.path.expanduser(source))  # unlike Path.expanduser, it does not raise for an unknown user
     if os.path.isdir(path):
         return _in_folder(path)
     asked = isinstance(source, str) and REPO_ID.fullmatch(source) and source[0] != "." and path.suffix != ".safetensors"
     if not asked or os.path.exists(path):
-        return path  # reading it says what is wrong with it
+        return path  # if it does not exist, reading it raises a clear error
     from huggingface_hub import hf_hub_download
 
     with _one_line(f"{source} is not on this disk and could not be had from the Hub"):
@@ -65,7 +64,7 @@ def load(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> tuple[Header, dict[str, Tensor]]:
-    """Header and tensors of a checkpoint, wherever it is, checked."""
+    """Return header and tensors of a checkpoint in a file, a folder or on the Hub, both checked."""
     return read(find(source, revision, token, cache_dir, force_download, local_files_only))
 
 
@@ -74,7 +73,7 @@ def write_folder(folder: str | Path, module: nn.Module, header: Header) -> Path:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).unlink(missing_ok=True)  # killed at any point, no config is left that contradicts the weights
+        (folder / CONFIG).unlink(missing_ok=True)  # a killed process must not leave an old config with new weights
         save(folder / WEIGHTS, module, header)
         write_text(folder / CONFIG, json.dumps(_config(header), indent=2) + "\n")
         if not (folder / CARD).exists():
@@ -93,7 +92,7 @@ def push(
     revision: str | None = None,
     commit_message: str = COMMIT,
 ) -> str:
-    """Create the repository if it is not there and upload the model's folder; returns the commit's address."""
+    """Create the repository if it does not exist, upload the model's folder, and return the address of the commit."""
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +102,7 @@ def push(
             api.create_repo(repo_id, private=private, exist_ok=True)
             if revision is not None and not revision.startswith("refs/pr/"):
                 api.create_branch(repo_id, branch=revision, exist_ok=True)
-            written = api.file_exists(repo_id, CARD, revision=revision)  # by hand, maybe: it is kept, as in a folder
+            written = api.file_exists(repo_id, CARD, revision=revision)  # a person may have edited it: keep it
             commit = api.upload_folder(
                 repo_id=repo_id,
                 folder_path=folder,
@@ -115,7 +114,7 @@ def push(
 
 
 def make_card(header: Header) -> str:
-    """A model card that says what the weights expect, what trained them and what they are not for."""
+    """Return the text of a model card: expected input, training data and limits."""
     model, signal, training = header.model, header.model.signal, header.training
     data = "\n".join(f"- {s.name}: {s.hours:g} h, {s.windows} windows. {s.licence}" for s in training.data)
     return f"""---
@@ -154,7 +153,7 @@ the authors of the paper (Dimofte et al., CEReBrO, arXiv:2501.10885), which is w
 
 
 def _in_folder(folder: Path) -> Path:
-    """The weights in a folder, whose ``config.json`` must say the same as they do."""
+    """Return the path of the weights in a folder; raise if its ``config.json`` contradicts them."""
     from cerebro_eeg.model.checkpoint import read_header
 
     path, config = folder / WEIGHTS, folder / CONFIG
@@ -178,30 +177,30 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _config(header: Header) -> dict[str, object]:
-    """What ``config.json`` says: the header, as the Hub and people like to read it."""
+    """Return the content of ``config.json``: the header of the checkpoint with its format and version."""
     return {"model_type": FORMAT, "version": VERSION, **header.to_dict()}
 
 
 @contextlib.contextmanager
 def _one_line(what: str) -> Iterator[None]:
-    """Whatever the Hub's library raises as one line; its errors and those of its HTTP library share no base class."""
+    """Turn every error of the Hub's library into one line. Its errors and its HTTP library's share no base class."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         yield
     except Exception as error:
-        # "Not in the cache" is only half of the story: what kept us from downloading (offline, no network) says more.
-        told = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
-        reason = " ".join(str(told).split()) or type(told).__name__
+        # The cause ("offline", "no network") explains more than the error itself, which says "not in the cache".
+        shown = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
+        reason = " ".join(str(shown).split()) or type(shown).__name__
         raise CheckpointError(f"{what}: {reason}") from error
 
 
 class Shareable:
-    """What every model can do with folders and the Hub, once it says what a checkpoint of it must know."""
+    """A model that can be saved to a folder and uploaded to the Hub. Subclasses describe themselves by ``header``."""
 
     @property
     def header(self) -> Header:
-        """What a checkpoint of this model says about it."""
+        """The description of this model in a checkpoint."""
         raise NotImplementedError
 
     def save_pretrained(self, folder: str | Path) -> Path:
@@ -218,6 +217,6 @@ class Shareable:
         revision: str | None = None,
         commit_message: str = COMMIT,
     ) -> str:
-        """Upload the model to the Hugging Face Hub; returns the commit's address."""
+        """Upload the model to the Hugging Face Hub, and return the address of the commit."""
         assert isinstance(self, nn.Module)
         return push(repo_id, self, self.header, private, token, revision, commit_message)

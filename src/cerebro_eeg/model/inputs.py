@@ -1,7 +1,7 @@
-"""What is checked where a user's arrays come in: names, kinds, shapes, units, rates, NaN. One line for each mistake.
+"""Checks of a user's arrays: names and kinds of channels, shapes, units, rates and NaN. Each error is one line.
 
-Everything here is a plain function. Behind it, arrays are windows (B, C, T) of the channels that matched, in
-microvolts, at a rate that was asked for.
+Everything here is a plain function. After these checks, arrays are windows (B, C, T) of the channels that matched, in
+microvolts, at a rate that the user has agreed to.
 """
 
 import logging
@@ -24,9 +24,9 @@ log = logging.getLogger("cerebro_eeg")
 
 Rate = Literal["error", "resample", "as_is"]
 MICROVOLTS: Mapping[str, float] = {"uV": 1.0, "mV": 1e3, "V": 1e6}
-# Scalp EEG deviates from its median by some microvolts to some hundreds; beyond this range a unit is likely wrong.
+# Scalp EEG deviates from its median by a few to a few hundred microvolts. Outside of this range the unit may be wrong.
 PLAUSIBLE_UV = (0.1, 1000.0)
-# MNE's codes for what a channel is; the rest of its list is shown as a number.
+# MNE's codes for the kinds of channels. Messages show other codes as numbers.
 KINDS = {
     1: "meg",
     2: "eeg",
@@ -42,7 +42,7 @@ KINDS = {
 
 
 def say(level: int, message: object) -> None:
-    """Log, and where a script has set up no logging, print: what a model made of its input must not go unseen."""
+    """Log a message, or print it where a script has set up no logging, so that users see it in any case."""
     if log.hasHandlers() or level < logging.INFO:
         log.log(level, "%s", message)
     else:
@@ -50,7 +50,7 @@ def say(level: int, message: object) -> None:
 
 
 def warn(message: str) -> None:
-    """Warn at the line of the first caller outside of this package and of torch."""
+    """Issue a warning at the line of the first caller outside of this package and of torch."""
     ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
     frame, level = sys._getframe(1), 2
     while frame.f_code.co_filename.startswith(ours) and frame.f_back is not None:
@@ -61,7 +61,7 @@ def warn(message: str) -> None:
 def read_names(
     ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None
 ) -> tuple[Sequence[str], list[Sequence[float] | None] | None, list[str | None] | None]:
-    """Labels, and from ``chs_info`` their positions in metres and what MNE says that they are."""
+    """Return the labels of channels and, from ``chs_info``, their positions in metres and their kinds by MNE."""
     if chs_info is None:
         return ([] if ch_names is None else ch_names), None, None
     if isinstance(chs_info, Mapping) or not all(isinstance(c, Mapping) and "ch_name" in c for c in chs_info):
@@ -85,7 +85,7 @@ def _kind(kind: Any) -> str:
 
 
 def read_array(x: Any) -> Tensor:
-    """An array of any library as a float tensor on the CPU; what cannot become one gets a clear word."""
+    """Convert an array of any library to a float tensor on the CPU, or raise an error that names the problem."""
     if hasattr(x, "get_data") and hasattr(x, "info"):
         kind = type(x).__name__
         raise InputError(f'a {kind} object was given; pass x.get_data() with chs_info=x.info["chs"] and unit="V"')
@@ -109,7 +109,7 @@ def read_array(x: Any) -> Tensor:
 
 
 def read_rate(sfreq: float | None, default: float) -> float:
-    """A rate in Hz."""
+    """Return a sampling rate in Hz as a positive number."""
     try:
         rate = default if sfreq is None else float(sfreq)
     except (TypeError, ValueError) as error:
@@ -120,12 +120,12 @@ def read_rate(sfreq: float | None, default: float) -> float:
 
 
 def same_rate(a: float, b: float) -> bool:
-    """Whether two rates are one, but for rounding in a file's header."""
+    """Return whether two rates are equal, apart from rounding in the header of a file."""
     return math.isclose(a, b, rel_tol=1e-6)
 
 
 def check_rate(sfreq: float, wanted: float, policy: str) -> None:
-    """Refuse another rate than the model's unless a way to deal with it was asked for."""
+    """Raise if the rate is not the model's, unless the user has chosen to resample or to ignore it."""
     if policy not in ("error", "resample", "as_is"):
         raise ConfigError(f"rate is {policy!r}; choose one of error, resample, as_is")
     if policy == "error" and not same_rate(sfreq, wanted):
@@ -136,7 +136,7 @@ def check_rate(sfreq: float, wanted: float, policy: str) -> None:
 
 
 def check_shape(x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> None:
-    """Refuse what is not (windows, channels, samples) with one name a channel."""
+    """Raise unless an array is (windows, channels, samples) with one name per channel."""
     names = len(montage.rows)
     if x_BCT.dim() != 3:
         raise InputError(f"the array has the shape {tuple(x_BCT.shape)}; expected (windows, channels, samples)")
@@ -153,14 +153,14 @@ def check_shape(x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> No
 
 
 def check_values(x_BCT: Tensor, labels: Sequence[str]) -> None:
-    """Refuse NaN, and say so when a channel's amplitude is not one of scalp EEG in microvolts."""
+    """Raise for NaN or infinity, and warn if amplitudes are not those of scalp EEG in microvolts."""
     if not bool(torch.isfinite(x_BCT).all()):
         window, channel, sample = (int(i) for i in torch.nonzero(~torch.isfinite(x_BCT))[0])
         raise InputError(
             f"the array holds NaN or infinity, first in window {window}, channel {labels[channel]!r}, "
             f"sample {sample}; cut such windows out or repair them"
         )
-    few_BCT = x_BCT[:: max(1, len(x_BCT) // 64)]  # enough to tell a unit by
+    few_BCT = x_BCT[:: max(1, len(x_BCT) // 64)]  # 64 windows suffice to recognise a unit
     spread_BC = (few_BCT - few_BCT.median(-1, keepdim=True).values).abs().median(-1).values
     spread_C = spread_BC.median(0).values.tolist()
     low, high = PLAUSIBLE_UV
@@ -181,7 +181,7 @@ def check_values(x_BCT: Tensor, labels: Sequence[str]) -> None:
 
 
 def cut(x_CT: Tensor, samples: int) -> Tensor:
-    """A recording (C, T) as windows (B, C, T); a last partial window is left out, aloud."""
+    """Cut a recording (C, T) into windows (B, C, T); report samples at the end that do not fill a window."""
     count, rest = divmod(x_CT.shape[1], samples)
     if count == 0:
         raise InputError(f"the recording has {x_CT.shape[1]} samples; a window of this model has {samples}")
@@ -191,25 +191,25 @@ def cut(x_CT: Tensor, samples: int) -> Tensor:
 
 
 def resample(x: Tensor, old: float, new: float) -> Tensor:
-    """Polyphase resampling along the last axis, without a step at the edges: a constant stays a constant."""
+    """Resample along the last axis with a polyphase filter, without steps at the edges; a constant stays constant."""
     from scipy.signal import resample_poly
 
     ratio = Fraction(new / old).limit_denominator(10_000)
-    mean = x.mean(-1, keepdim=True).double()  # a filter's ripple is a share of what passes: let no offset pass
+    mean = x.mean(-1, keepdim=True).double()  # the ripple of a filter scales with the offset
     centred = (x.detach().cpu().double() - mean.cpu()).numpy()
     found = resample_poly(centred, ratio.numerator, ratio.denominator, axis=-1, padtype="line")
     return (torch.as_tensor(found) + mean.cpu()).to(x)
 
 
 def pieces(x_BCT: Tensor, scale_B: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Windows and their scales, ``size`` windows at a time."""
+    """Yield windows and their scales, ``size`` windows at a time."""
     for start in range(0, len(x_BCT), size):
         part = slice(start, start + size)
         yield x_BCT[part], None if scale_B is None else scale_B[part]
 
 
 def read_scale(scale: Any, windows: int) -> Tensor | None:
-    """One scale in microvolts for all windows, or one for each."""
+    """Return the scale of each window in microvolts, from one number for all windows or one per window."""
     if scale is None:
         return None
     found = read_array(scale).reshape(-1)

@@ -1,9 +1,9 @@
-"""Captured: a model made ready for windows of one shape that come one after the other, as a live device gives them.
+"""Captured, a model prepared for windows of one shape that arrive one after the other, as from a live device.
 
-What a small model waits for on a GPU is the launch of each kernel. Here all of them are recorded once as a CUDA graph:
-a call copies the window to where the graph reads it, and launches everything at once. On a CPU weights are laid out
-once as oneDNN reads them (``cpu.packed``); any other device computes as ever. What the object takes, checks and
-gives is the same on all of them. :meth:`cerebro_eeg.Cerebro.captured` makes one.
+On a GPU, launching the kernels of a small model takes longer than computing them. Here all launches are recorded once
+as a CUDA graph. A call copies the window to the memory that the graph reads, and launches everything at once. On a CPU
+the weights are stored once in the order that oneDNN reads (``fast.packed``). Other devices compute as usual. Inputs,
+checks and outputs are the same on all devices. :meth:`cerebro_eeg.Cerebro.captured` makes a captured model.
 
 Legend: **B** windows, **C** channels, **T** samples.
 """
@@ -37,23 +37,23 @@ NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", t
 
 @dataclass(frozen=True)
 class Compute:
-    """Encoder and head as a function of a batch, with the output that is asked for."""
+    """Encoder and head as a function from a batch to the output of the chosen level."""
 
     encoder: Encoder
     final_layer: nn.Module
     level: Output
     autocast: bool
-    """To bf16."""
+    """Whether to compute in bf16 by autocast."""
 
     @staticmethod
     def sharing(model: "Cerebro", level: Output, autocast: bool) -> "Compute":
-        """Make modules of our own around the model's tensors, with a mode and compilation of their own."""
+        """Copy the modules, but not the tensors, of a model, so that the copy can be in eval mode and compiled."""
         shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
         encoder, final_layer = copy.deepcopy((model.encoder, model.final_layer), shared)
         return Compute(encoder.eval(), final_layer.eval(), level, autocast)
 
     def __call__(self, batch: Batch) -> Tensor:
-        # Weights that autocast has cast may not be kept from one call to the next inside of a captured graph.
+        # A captured graph must cast its weights in every call, so autocast may not cache the casts.
         kind = batch.signal_RT.device.type
         with torch.no_grad(), torch.autocast(kind, torch.bfloat16, self.autocast, cache_enabled=False):
             tokens = self.encoder(batch)
@@ -69,10 +69,10 @@ class Compute:
 
 
 class Captured:
-    """``fast(x)``: what the model computes in eval mode, without gradients, for windows (B, C, T) in microvolts.
+    """A model in eval mode, without gradients, as a function of windows (B, C, T) in microvolts.
 
-    The output is a tensor of its own on the model's device, in float32 at least; later calls leave it alone. Threads
-    may share the object: their calls take turns.
+    Each call returns a new tensor on the model's device, in at least float32. Threads may share the object: their calls
+    take turns.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Captured:
         if eligible.watched(model):
             raise ConfigError("the model has hooks, which a captured model would not call; remove them first")
         tokens, most = model.config.patches.count(n_times), len(like)
-        if self.device.type == "cuda" and tokens > most:  # interpolation computes on the host, which no graph can
+        if self.device.type == "cuda" and tokens > most:  # a graph cannot interpolate: that runs on the host
             raise ConfigError(
                 f"n_times is {n_times}, {tokens} patches, and the model has positions for {most}; load it with "
                 f"from_pretrained(..., window={n_times}) to capture it"
@@ -104,7 +104,7 @@ class Captured:
         self._kept = list(montage.index) if len(montage.index) < len(montage.rows) else None
         self._seen = False
         self._lock = threading.Lock()
-        with torch.inference_mode(False), torch.no_grad():  # what is made here is written to in every later call
+        with torch.inference_mode(False), torch.no_grad():  # later calls write to these tensors
             self._run = self._ready(compile)
 
     def _ready(self, compile: bool) -> "Replay | Direct":
@@ -123,11 +123,11 @@ class Captured:
         return direct
 
     def __call__(self, x: Any, scale: Any = None) -> Tensor:
-        """Outputs or features of windows (B, C, T), or of one window (C, T) where ``windows`` is 1.
+        """Return outputs or features of windows (B, C, T), or of one window (C, T) if ``windows`` is 1.
 
-        ``x`` is a NumPy array or a tensor, of any kind of real number. Shape, weights and, of what lies on the host,
-        NaN are looked at in every call, on a GPU while it computes; the unit in the first. NaN that lies on the GPU
-        comes out as NaN. ``scale`` as in the model's call.
+        ``x`` is a NumPy array or a tensor of real numbers. Every call checks its shape and whether the model was
+        changed, and checks arrays on the host for NaN. A GPU computes meanwhile. The first call also checks the unit.
+        NaN in a tensor on the GPU gives NaN. ``scale`` is that of the model's call.
         """
         x_BCT = self._read(x)
         with self._lock, torch.no_grad():
@@ -139,7 +139,7 @@ class Captured:
         return f"Captured({shape}, level={self.level!r}, precision={self.precision!r}: {self.how})"
 
     def _read(self, x: Any) -> Tensor | NDArray[Any]:
-        """The channels that matched: on the GPU where they lie there, else on the host."""
+        """Return the channels that matched, as a tensor if they are on the model's GPU and else as a NumPy array."""
         if isinstance(x, Tensor):
             if x.requires_grad and torch.is_grad_enabled():
                 raise InputError(
@@ -158,7 +158,7 @@ class Captured:
         return found
 
     def _read_scale(self, scale: Any) -> Tensor | None:
-        if self._run.place.batch.scale_R is None:  # the model has no use for one
+        if self._run.place.batch.scale_R is None:  # the model uses no scale
             return None
         if scale is None:
             raise InputError("this model needs the scale of the recording in microvolts; pass scale=")
@@ -176,7 +176,7 @@ class Captured:
 
 
 def choose_precision(asked: str, device: torch.device, weights: torch.dtype) -> str:
-    """bf16 where it was asked for, or where weights of float32 lie on a GPU that has it; else that of the weights."""
+    """Return bf16 if it is asked for, or by "auto" for float32 weights on a GPU that has it; else the weights' own."""
     if asked not in ("auto", "bf16", "fp32"):
         raise ConfigError(f"precision is {asked!r}; choose one of auto, bf16, fp32")
     if asked != "auto" and weights != torch.float32 and NAMES[weights] != asked:

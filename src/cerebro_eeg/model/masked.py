@@ -1,4 +1,4 @@
-"""Learning without labels: hide tokens, reconstruct their patches (SimMIM and ViTMAE styles), and the loss.
+"""Masked reconstruction: hide tokens, predict their patches (in the style of SimMIM or ViTMAE), compute the loss.
 
 Legend: **R** rows, **N** tokens of a row, **L** values in a patch, **D** width, **B** windows, **V** visible tokens.
 """
@@ -25,14 +25,14 @@ from cerebro_eeg.model.weights import start_linear_layers
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The reconstruction of a masked batch, and the sums that its loss is made of.
+    """The reconstruction of a masked batch, and the sums and counts of its loss.
 
-    Sums and counts are kept apart because the averages run over the tokens of *all* processes of a step.
+    Training divides sums by counts itself, because its averages run over the tokens of *all* processes of a step.
     """
 
     target_RNL: Tensor
     raw_RNL: Tensor
-    """The prediction as it left the last layer; ``predicted_RNL`` has it in the target's precision."""
+    """The prediction in the precision of the last layer; ``predicted_RNL`` has it in that of the target."""
     masked_RN: Tensor
     layout: Layout
     masked_sum: Tensor
@@ -43,7 +43,7 @@ class Reconstruction:
 
     @property
     def predicted_RNL(self) -> Tensor:  # noqa: N802, named like the fields
-        """The prediction for each patch. Training does not need it, so it is converted here."""
+        """The prediction for each patch, converted only on demand, because training does not need it."""
         return self.raw_RNL.to(self.target_RNL.dtype)
 
     @property
@@ -72,7 +72,7 @@ class Decoder(Stack):
 
 
 class MaskedCerebro(hub.Shareable, Compilable):
-    """An encoder with the objective that pre-trains it; :class:`~cerebro_eeg.Cerebro` then takes the encoder over."""
+    """An encoder with its pre-training objective. :class:`~cerebro_eeg.Cerebro` uses the encoder afterwards."""
 
     def __init__(self, config: ModelConfig | Preset | str, objective: ObjectiveConfig | None = None) -> None:
         super().__init__()
@@ -90,10 +90,10 @@ class MaskedCerebro(hub.Shareable, Compilable):
         start_linear_layers(self.reconstruct)
 
     def forward(self, batch: Batch, noise_RN: Tensor | None = None, noise_K2B: Tensor | None = None) -> Reconstruction:
-        """Mask, reconstruct, compare.
+        """Mask tokens, reconstruct their patches, and compare them with the signal.
 
-        The tokens of a window with the smallest ``noise_RN`` are masked. It has a row for every row of patches, in the
-        order of the batch; with phase these are two per channel. ``noise_K2B`` is for drop path.
+        The tokens with the smallest ``noise_RN`` of their window are masked. The noise has one row per row of patches,
+        in the order of the batch: one per channel, or two with phase. ``noise_K2B`` is for drop path.
         """
         if not isinstance(batch, Batch):
             raise InputError(f"a {type(batch).__name__} was given; pass a Batch (Batch.dense, Batch.ragged)")
@@ -113,7 +113,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return self.compare(patches, x_RND, masked_RN)
 
     def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
-        """Predict patches from tokens by the last layer, and compare them with the target."""
+        """Predict patches from tokens with the last layer, and compare them with the target."""
         return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
 
     @property
@@ -133,7 +133,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
         force_download: bool = False,
         local_files_only: bool = False,
     ) -> Self:
-        """Go on from a checkpoint in a file or folder, or on the Hub, with its objective or another one."""
+        """Load a checkpoint from a file, a folder or the Hub, with its own objective or another one."""
         header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         model = cls(header.model, objective or header.objective)
         model.training_record = header.training
@@ -142,11 +142,11 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return model
 
     def _encode_visible(self, patches: Patches, masked_RN: Tensor, noise_K2B: Tensor | None = None) -> Tensor:
-        """Encode as if masked tokens were not there; the values in their places are meaningless."""
+        """Encode only the visible tokens. The result has meaningless values in the places of masked tokens."""
         x_RND = self.encoder.tokens(patches)
-        if self.config.attention != "standard":  # the grid must stay whole: hide them as keys, at the same cost
+        if self.config.attention != "standard":  # attention along an axis needs the whole grid: hide masked tokens
             return self.encoder.run(x_RND, patches.layout, ~masked_RN, noise_K2B)
-        # Tokens that all see each other need no grid: a window's visible tokens become rows of one token each.
+        # Standard attention needs no grid. Each visible token of a window becomes a row of one token.
         visible_RN = ~masked_RN if patches.layout.real_R is None else ~masked_RN & patches.layout.real_R[:, None]
         counts = patches.layout.grid(visible_RN.sum(1)).sum(1).tolist()
         layout = Layout.ragged(counts, x_RND.device)
@@ -154,14 +154,14 @@ class MaskedCerebro(hub.Shareable, Compilable):
         return torch.zeros_like(x_RND, dtype=visible_V1D.dtype).masked_scatter(visible_RN[..., None], visible_V1D)
 
     def _decode(self, x_RND: Tensor, patches: Patches, masked_RN: Tensor, decoder: Decoder) -> Tensor:
-        """Put [MASK] in the masked places, add positions and electrodes again, and let the decoder fill in."""
+        """Put [MASK] in place of masked tokens, add positions and electrodes again, and run the decoder."""
         x_RND = torch.where(masked_RN[..., None], self.encoder.mask_token.to(x_RND.dtype), x_RND)
         x_RND = self.encoder.with_pads(x_RND, patches.layout) + self.encoder.place(patches)
         return decoder.run(decoder.embed(x_RND), patches.layout, carried=True)
 
 
 def compare(patches: Patches, raw_RNL: Tensor, masked_RN: Tensor, objective: ObjectiveConfig) -> Reconstruction:
-    """Sum the squared error of each patch over masked and over visible tokens; pads do not count."""
+    """Sum the squared errors of patches over masked and over visible tokens, without pads (filled: they may be NaN)."""
     target_RNL = patches.values_RNL
     predicted_RNL = raw_RNL.to(target_RNL.dtype)  # the loss is computed in the signal's precision
     error_RN = (predicted_RNL - target_RNL).square().sum(-1)

@@ -1,7 +1,7 @@
 """From a window of EEG to patches: normalisation, waveform patches, spectrogram patches.
 
 Everything here is a plain function of tensors and the model's config. It runs in the precision of the signal, with
-autocast off: standard deviations, medians and FFTs of float16 are not usable.
+autocast off, because ``std``, ``median`` and FFTs are wrong or missing in float16.
 
 Legend: **R** rows (channels of all windows), **T** samples, **N** patches, **L** values in a patch, **F** frames,
 **K** frequency bins.
@@ -18,9 +18,9 @@ from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, PatchConfig
 from cerebro_eeg.errors import InputError
 
-# A channel whose standard deviation is below this share of its largest value is flat: what is left is rounding.
+# A channel is flat if its standard deviation is below this share of its largest value; the rest is rounding error.
 FLAT = 1e-6
-# Log standard deviations are clipped here: a flat channel must not become minus infinity.
+# Logarithms of standard deviations are clipped to this range, or a flat channel would give minus infinity.
 LOUDEST = 5.0
 
 
@@ -32,13 +32,13 @@ class Patches:
     channels_R2: Tensor
     layout: Layout
     phase_R: Tensor | None = None
-    """Which rows hold phase; None without phase."""
+    """True for rows that hold phase; None without phase."""
     loudness_R: Tensor | None = None
-    """Log standard deviation relative to the recording; None unless the config asks for it."""
+    """The log standard deviation relative to the recording; None unless the config asks for it."""
 
 
 def make_patches(batch: Batch, config: ModelConfig) -> Patches:
-    """Normalise the windows of a batch and cut them as the config says."""
+    """Normalise the windows of a batch and cut them into patches as the config says."""
     samples = batch.signal_RT.shape[-1]
     if config.patches.count(samples) < 1:
         raise InputError(
@@ -60,10 +60,10 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
 
 
 def _usable(batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Return signal and scale in at least float32, with pads set to zero. A store's float16 overflows when squared."""
+    """Return signal and scale in at least float32, because squares overflow in float16, and set pads to zero."""
     signal_RT = batch.signal_RT.to(torch.promote_types(batch.signal_RT.dtype, torch.float32))
     scale_R, real_R = batch.scale_R, batch.layout.real_R
-    if real_R is not None:
+    if real_R is not None:  # pads may hold anything, NaN too: fill them, never multiply them with zero
         signal_RT = signal_RT.masked_fill(~real_R[:, None], 0)
         scale_R = None if scale_R is None else scale_R.masked_fill(~real_R, 1)
     return signal_RT, scale_R
@@ -77,7 +77,7 @@ def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = N
     if kind == "scale":
         return signal_RT / config.fixed_scale
     centred_RT = signal_RT - signal_RT.mean(-1, keepdim=True)
-    centred_RT = centred_RT - centred_RT.mean(-1, keepdim=True)  # again: the first mean of a large offset is rounded
+    centred_RT = centred_RT - centred_RT.mean(-1, keepdim=True)  # twice, because the mean of a large offset is rounded
     if kind == "recording":
         return centred_RT / _needed(scale_R, 'normalization="recording"')[:, None]
     if kind == "zscore":
@@ -89,20 +89,20 @@ def normalize(signal_RT: Tensor, config: ModelConfig, scale_R: Tensor | None = N
 
 
 def loudness(signal_RT: Tensor, scale_R: Tensor | None) -> Tensor:
-    """Return the log of each channel's standard deviation over the scale of its recording, clipped."""
+    """Return the clipped logarithm of each channel's standard deviation, divided by the scale of its recording."""
     std_R = signal_RT.std(-1, correction=0)
     ratio_R = std_R / _needed(scale_R, "amplitude=True")
     return ratio_R.clamp(math.exp(-LOUDEST), math.exp(LOUDEST)).log()
 
 
 def robust_scale(signal: Tensor) -> Tensor:
-    """Return one scale for a recording (channels, samples): the median over channels of a robust deviation."""
+    """Return the scale of a recording (channels, samples): the median over channels of 1.4826 times the MAD."""
     centred = signal - _lower_median(signal)[..., None]
     return 1.4826 * _lower_median(_lower_median(centred.abs()))
 
 
 def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]:
-    """Return log magnitude, z-scored per channel, and phase over pi, each (R, F, K); zeros for a flat channel."""
+    """Return log magnitude, z-scored per channel, and phase / pi, each (R, F, K); a flat channel gives zeros."""
     if not len(signal_RT):  # torch cannot reflect an empty signal
         empty = signal_RT.new_zeros(0, config.frames(signal_RT.shape[-1]), config.bins)
         return empty, empty
@@ -119,12 +119,12 @@ def spectrogram(signal_RT: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]
     flat_R11 = _flat(std_R1, signal_RT)[:, :, None] | (floor_R11 <= 0) | (std_R11 <= 0)
     magnitude_RFK = (centred_RFK / std_R11.masked_fill(flat_R11, 1)).masked_fill(flat_R11, 0)
     phase_RFK = bins_RFK.angle() / math.pi
-    # The Nyquist bin is real: the sign of a zero decides whether its phase reads 1 or -1.
+    # The Nyquist bin is real, so the sign of a zero decides between the phases 1 and -1. We always return 1.
     return magnitude_RFK, phase_RFK.masked_fill(phase_RFK <= -1, 1).masked_fill(flat_R11, 0)
 
 
 def cut_spectrogram(values_RFK: Tensor, config: PatchConfig) -> Tensor:
-    """Return patches (R, N, L): frames as they are, or squares numbered time first, ``t * bands + f``."""
+    """Return patches (R, N, L): single frames, or squares numbered ``t * bands + f`` (time t, frequency band f)."""
     if config.kind == "time_bins":
         return values_RFK
     side = config.square
@@ -135,7 +135,7 @@ def cut_spectrogram(values_RFK: Tensor, config: PatchConfig) -> Tensor:
 def _with_phase(
     magnitude_RNL: Tensor, phase_RNL: Tensor, batch: Batch, config: ModelConfig, loudness_R: Tensor | None
 ) -> Patches:
-    """Give each channel a second row for its phase, beside the first or after all first ones."""
+    """Give each channel a second row for its phase, beside the first row or after all first rows of the window."""
     layout, source_R = batch.layout.doubled(config.patches.phase == "separated", magnitude_RNL.device)
     channel_R = source_R // 2
     return Patches(
@@ -148,12 +148,12 @@ def _with_phase(
 
 
 def _lower_median(x: Tensor) -> Tensor:
-    """Return the lower median along the last axis; by sorting, which is deterministic on every device."""
+    """Return the lower median along the last axis. Sorting is deterministic on every device."""
     return x.sort(-1).values[..., (x.shape[-1] - 1) // 2]
 
 
 def _divided(centred_RT: Tensor, spread_R1: Tensor, signal_RT: Tensor) -> Tensor:
-    """Return ``centred_RT`` over its spread; zeros for a flat channel."""
+    """Divide ``centred_RT`` by its spread; a flat channel becomes zeros."""
     flat_R1 = _flat(spread_R1, signal_RT)
     return (centred_RT / spread_R1.masked_fill(flat_R1, 1)).masked_fill(flat_R1, 0)
 

@@ -1,4 +1,4 @@
-"""Weights: how they start, and how the table of positions is stretched for longer windows.
+"""Initial weights, and the interpolation of the table of positions for longer windows.
 
 Legend: **P** rows of the table, **N** tokens of a row, **D** width.
 """
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
-    """Return the first ``tokens`` rows, or more rows interpolated along time, for each frequency band by itself."""
+    """Return the first ``tokens`` rows of a table. For more rows, interpolate along time in each frequency band."""
     if tokens <= len(table_PD):
         return table_PD[:tokens]
-    # Linear interpolation with half-pixel centres, written as a product: its backward pass is deterministic, too.
+    # Linear interpolation with half-pixel centres, written as a product, whose backward pass is deterministic.
     old, new = len(table_PD) // bands, tokens // bands
     place_N = ((torch.arange(new, dtype=torch.float64) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
     weight_NP = (1 - (place_N[:, None] - torch.arange(old)).abs()).clamp_min(0).to(table_PD.device, table_PD.dtype)
@@ -20,7 +20,7 @@ def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
 
 @torch.no_grad()
 def start_linear_layers(module: nn.Module) -> None:
-    """Start all linear layers of a module with Xavier-uniform weights and zero biases."""
+    """Initialise all linear layers of a module with Xavier-uniform weights and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)
@@ -30,7 +30,10 @@ def start_linear_layers(module: nn.Module) -> None:
 
 @torch.no_grad()
 def start_tables(encoder: nn.Module, std: float) -> None:
-    """Start tables and tokens by a normal distribution, cut off at two deviations; row 0 of the electrodes is zero."""
+    """Initialise tables and tokens from a normal distribution, truncated at two standard deviations.
+
+    Row 0 of the electrodes is zero: it belongs to pads and to channels without a second electrode.
+    """
     for parameter in encoder.parameters(recurse=False):
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(encoder.get_parameter("electrodes")[0])

@@ -1,20 +1,22 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index, attr-defined, arg-type"
-"""Gluon kernels of an MLP's two products that meet GELU, for Hopper: two groups of warps take turns.
+"""Gluon kernels of the two products of an MLP that are adjacent to GELU, for Hopper: two groups of warps take turns.
 
-In ``mlp_kernels.py``, which has the same products as plain Triton, all warps first multiply and then compute GELU, and
-the matrix units wait meanwhile. Here a program has two *consumers* of four warps, each with tiles of 64 rows of its
-own, and *producers* of one warp that load what comes next; while one consumer computes GELU, the other multiplies.
-Every program keeps to its columns of the hidden layer and goes through the rows. There are two forms:
+``triton/mlp.py`` has the same products in Triton. There all warps first multiply and then compute GELU, while the
+matrix units are idle. Here a program has two *consumers* of four warps each, with their own tiles of 64 rows. While one
+consumer computes GELU, the other one multiplies. *Producers* of one warp load the next data. Every program computes a
+fixed set of columns of the hidden layer for many rows. There are two forms:
 
-- the weight of these columns stays on chip (up to 576 values a token): only rows are read, and consumers take turns;
-- ``SHARED``, for wider tokens: the weight is read again for every tile, which therefore is one for both consumers.
+- The weight of these columns stays in shared memory (tokens of up to 576 values). Only rows are read, and consumers
+  take turns.
+- ``SHARED``, for wider tokens: the weight is read again for every tile of 128 rows, which both consumers share.
 
-What is read comes in *chunks* of 64 values of K through a ring of places with a few chunks each. Barriers: ``ready``
-says that a place is full, ``free`` that it is used up, ``turn`` whose product is next. A barrier tells a round of the
-ring from the next one only, so nobody may wait for more than a round ahead; that is what turns are for.
+Data is read in *chunks* of 64 values of K through a ring of places with a few chunks each. The barrier ``ready`` means
+that a place is full, ``free`` that its data was used, and ``turn`` which consumer multiplies next. A barrier knows only
+the parity of its round. A group of warps that waits more than one round ahead passes at once and reads garbage. The
+turns prevent that.
 
-Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** what a product sums over; **W**
-warps, **L** lanes of a warp that have rows of their own.
+Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** the axis that a product sums over,
+**W** warps, **L** lanes of a warp that have rows of their own.
 """
 
 from triton.experimental import gluon
@@ -29,11 +31,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from cerebro_eeg.fast.triton.mlp import HALF_LOG2E, LOG2_DENSITY, P0, P1, P2, P3, P4, P5, P6, P7, P8, P_END
 
-ROWS = gl.constexpr(64)  # of a consumer's tile: what four warps multiply at once
-DEEP = gl.constexpr(64)  # values of a chunk
-WIDE = gl.constexpr(64)  # columns of a piece, in which a tile leaves
-REGISTERS = gl.constexpr(232)  # of a consumer's thread
-FEW = gl.constexpr(24)  # of a producer's
+ROWS = gl.constexpr(64)  # rows of a consumer's tile, which four warps multiply at once
+DEEP = gl.constexpr(64)  # values of K per chunk
+WIDE = gl.constexpr(64)  # columns of a piece; a tile is written piece by piece
+# Registers per thread at run time. ptxas compiles all groups of warps for the launch's `maxnreg`, not for these.
+REGISTERS = gl.constexpr(232)  # of a consumer
+FEW = gl.constexpr(24)  # of a producer
 
 
 @gluon.jit
@@ -47,7 +50,7 @@ def _barriers(N: gl.constexpr, COUNT: gl.constexpr):
 @gluon.jit
 def _ring(x, weight, TURNED: gl.constexpr, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
           STAGES: gl.constexpr, PARTS: gl.constexpr):  # fmt: skip
-    """Places on chip for rows and weight, and their barriers."""
+    """Allocate places in shared memory for rows and weight, and their barriers."""
     tiles: gl.constexpr = 2 if SHARED else 1
     held: gl.constexpr = STAGES if SHARED else K // DEEP
     x_places = gl.allocate_shared_memory(x.dtype, [STAGES * PARTS * tiles, ROWS, DEEP], x.layout)
@@ -58,7 +61,7 @@ def _ring(x, weight, TURNED: gl.constexpr, SHARED: gl.constexpr, K: gl.constexpr
 
 @gluon.jit
 def _way(rows, slabs, SHARED: gl.constexpr):
-    """This program's tiles (or pairs of them): how many, the first, and how far it is to the next."""
+    """Return the number of tiles (or of pairs) of this program, the first one, and the step to the next."""
     first = gl.program_id(0) // slabs
     step = gl.num_programs(0) // slabs
     return gl.cdiv(gl.cdiv(rows, ROWS * 2 if SHARED else ROWS) - first, step), first, step
@@ -75,7 +78,7 @@ def _load_weight(weight, column, k, bar, place, TURNED: gl.constexpr):
 @gluon.jit
 def _produce(x, weight, ring, rows, slabs, TURNED: gl.constexpr, SHARED: gl.constexpr, K: gl.constexpr,
              COLUMNS: gl.constexpr):  # fmt: skip
-    """Load rows, and the weight once or along with them; ``TURNED``: the weight is (H, K), not (K, H)."""
+    """Load rows, and the weight once or with every tile. With ``TURNED`` the weight is (H, K), else (K, H)."""
     x_places, weights, ready, free, loaded, turn = ring
     tiles: gl.constexpr = 2 if SHARED else 1
     stages: gl.constexpr = ready.type.shape[0]
@@ -104,7 +107,11 @@ def _produce(x, weight, ring, rows, slabs, TURNED: gl.constexpr, SHARED: gl.cons
 
 @gluon.jit
 def _product(ring, which, i, TURNED: gl.constexpr, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr):
-    """Tile i of this program times the weight of its columns. A place is free once the chunk after it is at work."""
+    """Return tile i of this program times the weight of its columns.
+
+    A place becomes free when the product of the chunk after it has started. ``turn`` keeps a consumer from waiting more
+    than one round ahead.
+    """
     x_places, weights, ready, free, _, turn = ring
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     stages: gl.constexpr = ready.type.shape[0]
@@ -141,7 +148,7 @@ def _halves(x_TH, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def _below(x):
-    """The normal distribution below x."""
+    """Return the normal distribution function of x by the polynomial of ``triton/mlp.py``."""
     t = gl.minimum(x * x, P_END * P_END)
     p = ((((((((P8 * t + P7) * t + P6) * t + P5) * t + P4) * t + P3) * t + P2) * t + P1) * t + P0) * x + 0.5
     return gl.minimum(gl.maximum(p, 0.0), 1.0)
@@ -149,7 +156,7 @@ def _below(x):
 
 @gluon.jit
 def _put(x_TH, out, places, which, n: gl.constexpr, row, column):
-    """On its way out through a place on chip, as soon as what was there before has left it."""
+    """Write a piece to memory through a place in shared memory, after the previous piece has left that place."""
     count: gl.constexpr = places.type.shape[0] // 2
     place = places.index(which * count + n % count)
     tma.store_wait(count - 1)
@@ -161,7 +168,7 @@ def _put(x_TH, out, places, which, n: gl.constexpr, row, column):
 @gluon.jit
 def _finish(y_TH, bias, slope, out, places, which, n: gl.constexpr, row, column, BIAS: gl.constexpr,
             KEEP: gl.constexpr):  # fmt: skip
-    """Bias, GELU and, where it is kept, GELU's slope of piece n of a tile."""
+    """Add the bias to piece n of a tile, and write GELU and, with KEEP, GELU's slope."""
     column += n * WIDE
     if BIAS:
         at_H = column + gl.arange(0, WIDE, layout=gl.SliceLayout(0, y_TH.type.layout))
@@ -203,7 +210,7 @@ def up(
     x, weight, bias, slope, out, rows, slabs, BIAS: gl.constexpr, KEEP: gl.constexpr, SHARED: gl.constexpr,
     K: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """GELU of x W + b; the weight is (H, K). All but ``bias`` are descriptors; ``slabs`` times COLUMNS are H."""
+    """Write GELU of x W + b; the weight is (H, K). All tensors but ``bias`` are descriptors; H is slabs x COLUMNS."""
     ring = _ring(x, weight, True, SHARED, K, COLUMNS, STAGES, PARTS)
     places = gl.allocate_shared_memory(x.dtype, [2 * PLACES, ROWS, WIDE], out.layout)
     fence_async_shared()
@@ -220,7 +227,7 @@ def up(
 
 @gluon.jit
 def _produce_slope(which, slope, slopes, rows, slabs, SHARED: gl.constexpr, COLUMNS: gl.constexpr):
-    """Piece for piece of a consumer's tiles."""
+    """Load GELU's slope for the tiles of a consumer, piece by piece."""
     places, ready, free = slopes
     PLACES: gl.constexpr = places.type.shape[0] // 2
     pieces: gl.constexpr = COLUMNS // WIDE
@@ -237,7 +244,7 @@ def _produce_slope(which, slope, slopes, rows, slabs, SHARED: gl.constexpr, COLU
 
 @gluon.jit
 def _times(d_TH, d_before, slopes, which, n, row, column):
-    """A piece times its slope, whose place on chip it takes on its way out; as it was before it was rounded."""
+    """Multiply a piece with its slope, write it to memory from the slope's place, and return it before rounding."""
     places, ready, _ = slopes
     PLACES: gl.constexpr = places.type.shape[0] // 2
     at = which * PLACES + n % PLACES
@@ -252,7 +259,7 @@ def _times(d_TH, d_before, slopes, which, n, row, column):
 
 @gluon.jit
 def _left(slopes, which, n):
-    """Say that a piece has left its place, when it has."""
+    """Wait until a piece has left its place, and mark the place as free."""
     places, _, free = slopes
     PLACES: gl.constexpr = places.type.shape[0] // 2
     tma.store_wait(0)
@@ -261,7 +268,7 @@ def _left(slopes, which, n):
 
 @gluon.jit
 def _sum_in_threads(d_TH):
-    """Sums over those rows of a piece that one thread has, (W, L, H)."""
+    """Return sums over the rows of a piece that one thread has, (W, L, H)."""
     return gl.sum(d_TH.reshape((4, 2, 8, WIDE)), 1)
 
 
@@ -277,7 +284,7 @@ def _put_sums(sums, sum_WLH, slot, column, H):
 
 @gluon.jit
 def _consume_down_alone(which, d_before, sums, ring, slopes, rows, slabs, K: gl.constexpr, COLUMNS: gl.constexpr):
-    """With the weight on chip. Each thread keeps sums of its own until the end, (32 a consumer, H)."""
+    """Compute with the weight in shared memory. Each thread keeps its own sums until the end: 32 rows per consumer."""
     column = gl.program_id(0) % slabs * COLUMNS
     count, first, step = _way(rows, slabs, False)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -300,7 +307,7 @@ def _consume_down_alone(which, d_before, sums, ring, slopes, rows, slabs, K: gl.
 
 @gluon.jit
 def _finish_down(d_TH, d_before, sums, slopes, which, n, row, column, H):
-    """One piece of a shared tile: 256 columns leave no registers for sums, so they go to memory, (row / 64, H)."""
+    """Write one piece of a shared tile. 256 columns leave no registers for sums, which go to memory, (row / 64, H)."""
     d_TH = _times(d_TH, d_before, slopes, which, n, row, column)
     at_H = column + gl.arange(0, WIDE, layout=gl.SliceLayout(0, d_TH.type.layout))
     gl.store(sums + (row // ROWS).to(gl.int64) * H + at_H, gl.sum(d_TH, 0))
@@ -339,7 +346,7 @@ def down_backward(
     d_y, weight, slope, d_before, sums, rows, slabs, SHARED: gl.constexpr, K: gl.constexpr, COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """(d_y W) times GELU's slope, and sums of it over some rows each; the weight is (K, H)."""
+    """Write (d_y W) times GELU's slope, and its sums over parts of the rows; the weight is (K, H)."""
     ring = _ring(d_y, weight, False, SHARED, K, COLUMNS, STAGES, PARTS)
     places = gl.allocate_shared_memory(d_y.dtype, [2 * PLACES, ROWS, WIDE], slope.layout)
     slopes = (places, _barriers(2 * PLACES, 1), _barriers(2 * PLACES, 1))

@@ -1,33 +1,38 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index, attr-defined, assignment"
-"""Triton kernels of short-axis attention: one axis of the token grid stays on chip, forward and backward.
+"""Triton kernels of attention along a short axis, forward and backward: all keys of a head stay on chip.
 
-A *sequence* is what attends to itself: a row of N tokens (along time), or the rows of a window at one patch (across
-channels). A program takes ``GROUP`` heads of a sequence and keeps all their keys and values on chip, ``TURNS`` times,
-and reads the next heads meanwhile; where a sequence is shorter than the smallest matrix tile, ``PACK`` neighbouring
-sequences share a tile and a mask keeps them apart. The sides of what lies on chip are powers of two, so the keys of a
-tile may lie in several *parts* of ``PART`` slots: three of 16 make a tile of 48. Tuples hold what there is for each.
-Packed q, k, v are read in place and every token is read and written once, so nothing is folded, copied or padded in
-memory. The backward pass computes the scores again instead of keeping them; what may be kept is the logarithm (to the
-base 2) of each query's sum of exponentials, which makes its weights 2^(c q k - log). There the columns of a head may
-lie in two *pieces*: 48 are 32 and 16. No atomics: the same inputs give the same bits. ``short_axis.py`` chooses the
-constants and launches.
+A *sequence* is a set of tokens that attend to each other: a row of N tokens (along time), or the rows of a window at
+one patch (across channels). A program keeps all keys and values of ``GROUP`` heads of a sequence on chip. It does so
+``TURNS`` times, and reads the next heads meanwhile. If sequences are shorter than the smallest matrix tile, a tile has
+``PACK`` neighbouring sequences, a *bunch*, and a mask separates them.
 
-Legend: **G** heads of a program (an axis that is not there for one head, whose rows the warps then share), **T** slots
-of a part (keys), **Q** slots of a block of queries, **E** head dimension.
+The sides of blocks are powers of two. The keys of a tile may therefore lie in several *parts* of ``PART`` slots: three
+parts of 16 make a tile of 48. In the backward pass the columns of a head may lie in two *pieces*: 48 is 32 and 16.
+Tuples have one entry per part or per piece. Packed q, k, v are read in place, and every token is read and written once.
+
+The backward pass computes the scores again. The forward pass may keep only the logarithm (to the base 2) of each
+query's sum of exponentials, which makes the weights 2^(c q k - log). There are no atomic additions, so equal inputs
+give equal bits. ``fast/attention.py`` chooses the constants and launches the kernels.
+
+Triton's interpreter accepts code that its compiler refuses, such as a function with results of two types.
+``test_every_kind_of_tile_compiles`` guards against that.
+
+Legend: **G** heads of a program (no such axis for one head, whose rows the warps then share), **T** slots of a part
+(keys), **Q** slots of a block of queries, **S** slots of either, **E** head dimension.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-COUNTS = ["tokens", "width", "sequences"]  # no code of its own for a number that is 1 or divides by 16
+COUNTS = ["tokens", "width", "sequences"]  # the kernels are not compiled again for a number that is 1 or divides by 16
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LOG2E = tl.constexpr(1.4426950408889634)
-SHORT = tl.constexpr(8)  # tokens of an axis whose weights are few enough for their rounding to be seen
+SHORT = tl.constexpr(8)  # up to this length the rounding of the few weights would be visible in the result
 
 
 def _turning(registers: int) -> tuple[str, str]:
-    """Assembly that turns square scores of so many registers, and its operands."""
+    """Return assembly that transposes square scores in so many registers, and its operands."""
     swapped = {4: (0, 2, 1, 3), 16: tuple(8 * (i >> 2 & 1) + 4 * (i >> 3) + (0, 2, 1, 3)[i & 3] for i in range(16))}
     turns = (f"movmatrix.sync.aligned.m8n8.trans.b16 ${i}, ${registers + j};" for i, j in enumerate(swapped[registers]))
     return " ".join(turns), ",".join(["=&r"] * registers + ["r"] * registers)
@@ -38,7 +43,7 @@ TURN_16, TURN_32 = tl.constexpr(_turning(4)), tl.constexpr(_turning(16))
 
 @triton.jit
 def _sequence(bunch, first, tokens, width, ACROSS: tl.constexpr, RAGGED: tl.constexpr, PACK: tl.constexpr):
-    """Of the first sequence of a bunch: its row, its token where it lies across rows, and how many tokens it has."""
+    """Return row and token of the first sequence of a bunch, and its length; the token is 0 along time."""
     row, token, length = bunch.to(tl.int64) * PACK, 0, tokens
     if ACROSS:
         bunches = (tokens + PACK - 1) // PACK
@@ -56,9 +61,10 @@ def _place(
     bunch, slot_S, first, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, SLOTS: tl.constexpr,
     PACK: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """Row and place of every slot's token, and whether there is a token; for a bunch of PACK sequences.
+    """Return the row and the place of the token of every slot, and whether the slot has a token.
 
-    Places are in 64 bit, or, with ``NEAR``, in 32 bit from the bunch's first token on.
+    A place is the number of a token in memory, in 64 bit. With ``NEAR`` it counts from the first token of the bunch, in
+    32 bit.
     """
     at_S, part_S = slot_S, tl.zeros_like(slot_S)
     if PACK > 1:
@@ -83,7 +89,7 @@ def _load(
     start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The tokens of all slots, their columns in one piece or two, (G, S, E) each."""
+    """Return the tokens of all slots, with their columns in one or two pieces, (G, S, E) each."""
     x = (_load_piece(start, place_S, there_S, D, E if REST == 0 else BLOCK_E, BLOCK_E, GROUP),)
     if REST > 0:
         x += (_load_piece(start + BLOCK_E, place_S, there_S, D, E - BLOCK_E, REST, GROUP),)
@@ -92,7 +98,7 @@ def _load(
 
 @triton.jit
 def _load_piece(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr):
-    """Heads that lie side by side are read at once."""
+    """Return one piece of columns; adjacent heads are read at once."""
     x_SE = tl.arange(0, GROUP * BLOCK_E)[None, :]
     x = tl.load(start + (place_S * D)[:, None] + x_SE, there_S[:, None] & (x_SE < GROUP * E), 0.0)
     if GROUP > 1:
@@ -102,7 +108,7 @@ def _load_piece(start, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK
 
 @triton.jit
 def _zeros(like):
-    """Sums to begin with, for each piece of columns."""
+    """Return zeros, to start sums with, for each piece of columns."""
     sums = ()
     for j in tl.static_range(len(like)):
         sums += (tl.zeros(like[j].shape, tl.float32),)
@@ -114,7 +120,7 @@ def _store(
     start, x, factor, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, REST: tl.constexpr,
     GROUP: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
-    """The reverse of _load, times a factor."""
+    """Write tokens times a factor, in one or two pieces; the reverse of _load."""
     _store_piece(
         start, x[0] * factor, place_S, there_S, D, E if REST == 0 else BLOCK_E, BLOCK_E, GROUP, STORED
     )  # fmt: skip
@@ -127,9 +133,10 @@ def _store_piece(
     start, x, place_S, there_S, D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, GROUP: tl.constexpr,
     STORED: tl.constexpr,
 ):  # fmt: skip
-    """A thread writes ``STORED`` numbers at once, as many as it can where that is 0.
+    """Write one piece. A thread writes ``STORED`` values at once, or as many as it can if that is 0.
 
-    Two lie side by side after a product, four are swapped within a warp; eight pass through shared memory.
+    After a product a thread has two adjacent values. For four, lanes of a warp exchange values; for eight, values pass
+    through shared memory.
     """
     x_SE = tl.arange(0, GROUP * BLOCK_E)[None, :]
     if STORED > 0:
@@ -148,14 +155,19 @@ def _turn(x):
 
 @triton.jit
 def _turn_in_registers(x):
-    """The same for the 16 x 16 or 32 x 32 scores of one warp, without shared memory.
+    """Transpose the 16 x 16 or 32 x 32 scores of one warp without shared memory.
 
-    Of each 8 x 8 numbers of a product, lane 4 i + j holds those at (i, 2 j) and (i, 2 j + 1) in one register, and
-    ``movmatrix`` turns them. Registers go through 16 x 16 numbers by rows, then columns, then over the 16 x 16 by
-    columns, then rows; so outputs below are inputs with rows and columns exchanged. Triton knows nothing of this: to it
-    every number stays where it is. Assembly that is not pure keeps it from moving numbers into another order before.
-    ``tests/fast/test_turn_in_registers.py`` looks at its layouts.
+    In each 8 x 8 block of a product, lane 4 i + j has the values at (i, 2 j) and (i, 2 j + 1) in one register, and
+    ``movmatrix`` transposes the block. The registers of a thread run through the blocks of a 16 x 16 square by rows,
+    then columns, and through the squares by columns, then rows. The assembly therefore exchanges blocks as well. For
+    Triton, the values stay where they are.
+
+    This relies on the registers in which Triton keeps a product, which no interface of Triton documents. ``LAYOUTS`` of
+    ``fast/attention.py`` names the checked versions. ``tests/fast/test_turn_in_registers.py`` reads the layouts of
+    compiled kernels without a GPU.
     """
+    # Do not mark this assembly as pure. With byte masks the compiler would move it behind a change of layout, and it
+    # would transpose the wrong numbers.
     if INTERPRETED:
         return tl.trans(x)
     elif x.shape[0] == 16:
@@ -166,7 +178,7 @@ def _turn_in_registers(x):
 
 @triton.jit
 def _first(parts, AXIS: tl.constexpr, WANTED: tl.constexpr, IN_REGISTERS: tl.constexpr):
-    """Scores whose keys lie along ``AXIS``, with keys along the one that is wanted."""
+    """Return scores whose keys lie along ``AXIS`` with their keys along ``WANTED``: as they are, or transposed."""
     if AXIS == WANTED:
         return parts
     else:
@@ -178,7 +190,7 @@ def _first(parts, AXIS: tl.constexpr, WANTED: tl.constexpr, IN_REGISTERS: tl.con
 
 @triton.jit
 def _dot(a, b, PRECISION: tl.constexpr):
-    """a b. In float32, sums of 16 products each are added up: one long sum would round more often."""
+    """Return a b. In float32 it adds sums of 16 products each, because one long sum would round more often."""
     ROWS: tl.constexpr = a.shape[0]
     INNER: tl.constexpr = b.shape[0]
     if PRECISION == "ieee" and INNER > 16:
@@ -191,7 +203,7 @@ def _dot(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def _products(queries, keys, AXIS: tl.constexpr, PRECISION: tl.constexpr):
-    """Of every query and every key, which lie along ``AXIS``."""
+    """Return the products of every query with every key; keys lie along ``AXIS``."""
     a, b = (queries, keys) if AXIS == -1 else (keys, queries)
     s = _dot(a[0], _turn(b[0]), PRECISION)
     for j in tl.static_range(1, len(a)):
@@ -201,7 +213,7 @@ def _products(queries, keys, AXIS: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def _more(sums, a, b, PRECISION: tl.constexpr):
-    """Sums and a b."""
+    """Return sums + a b."""
     if PRECISION == "ieee":
         return sums + _dot(a, b, PRECISION)
     else:
@@ -210,7 +222,7 @@ def _more(sums, a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def _added(sums, weights, x, PRECISION: tl.constexpr):
-    """Sums and weights x; weights may come in parts that add up."""
+    """Return sums + weights x; weights may be a tuple of summands."""
     for i in tl.static_range(len(weights)):
         sums = _more(sums, weights[i], x, PRECISION)
     return sums
@@ -218,7 +230,7 @@ def _added(sums, weights, x, PRECISION: tl.constexpr):
 
 @triton.jit
 def _add(sums, weights, x, PRECISION: tl.constexpr):
-    """The same for each piece of columns."""
+    """Return sums + weights x for each piece of columns."""
     more = ()
     for j in tl.static_range(len(x)):
         more += (_added(sums[j], weights, x[j], PRECISION),)
@@ -227,7 +239,7 @@ def _add(sums, weights, x, PRECISION: tl.constexpr):
 
 @triton.jit
 def _sum(parts, AXIS: tl.constexpr):
-    """Over the keys of all parts."""
+    """Return the sum over the keys of all parts."""
     whole = parts[0]
     for i in tl.static_range(1, len(parts)):
         whole += parts[i]
@@ -239,7 +251,7 @@ def _scores(
     q_GQE, k, hidden, slot_Q, slot, AXIS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """q k, -infinity where a query must not look, part by part."""
+    """Return q k for each part, -infinity for keys that a query may not attend to."""
     scores = ()
     for i in tl.static_range(len(k)):
         s = _products(q_GQE, k[i], AXIS, PRECISION) + tl.expand_dims(hidden[i], -3 - AXIS)
@@ -252,7 +264,7 @@ def _scores(
 
 @triton.jit
 def _logs_at(logs, head, log_Q, length, GROUP: tl.constexpr):
-    """Where the logarithms of a block's queries are, (G, Q)."""
+    """Return the addresses of the logarithms of a block of queries, (G, Q)."""
     at = logs + head * length + log_Q
     if GROUP > 1:
         at = at[None, :] + (tl.arange(0, GROUP) * length)[:, None]
@@ -261,7 +273,7 @@ def _logs_at(logs, head, log_Q, length, GROUP: tl.constexpr):
 
 @triton.jit
 def _log2(x):
-    """By the GPU's instruction, to 2^-22; the interpreter does not know it."""
+    """Return the logarithm by the GPU's instruction, with an error of 2^-22, which the interpreter does not have."""
     if INTERPRETED:
         return tl.log2(x)
     else:
@@ -273,10 +285,10 @@ def _powers(
     q_GQE, k, hidden, slot_Q, slot, c, AXIS: tl.constexpr, SEEN: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """2^(c q k) relative to each query's highest, 0 where it must not look, part by part; 1 over their sum; its log.
+    """Return 2^(c q k) for each part, relative to the highest score of a query; 1 over their sum; and its logarithm.
 
-    ``SEEN``: every query sees a key. In float32, scores are subtracted before they are scaled: differences of large
-    ones are exact and round less so.
+    Hidden keys give 0. ``SEEN`` means that every query has a key. In float32, scores are subtracted before they are
+    scaled, because differences of large scores are exact and round less that way.
     """
     scores, powers = _scores(q_GQE, k, hidden, slot_Q, slot, AXIS, SLOTS, PACK, PRECISION), ()
     highest = scores[0]
@@ -299,10 +311,10 @@ def _powers(
 
 @triton.jit
 def _halves(x, dtype: tl.constexpr):
-    """Two numbers of half precision that add up to x: what fits the first without rounding, and the rest.
+    """Return two numbers of half precision whose sum is x: the leading bits of x, and the rest.
 
-    Bits are cut off because a number that is rounded and read again takes a conversion of its own, at the rate of an
-    exponential; cut ones are converted in pairs.
+    The leading bits are cut off, not rounded. A rounded number would have to be converted back, which is as slow as an
+    exponential. Numbers that were cut are converted in pairs.
     """
     KEPT: tl.constexpr = -(1 << 16) if dtype == tl.bfloat16 else -(1 << 13)
     high = (x.to(tl.int32, bitcast=True) & KEPT).to(tl.float32, bitcast=True)
@@ -311,7 +323,7 @@ def _halves(x, dtype: tl.constexpr):
 
 @triton.jit
 def _weights(p, dtype: tl.constexpr, SLOTS: tl.constexpr, PRECISION: tl.constexpr):
-    """What a product takes: rounded, or in two halves where they are few enough for their rounding to be seen."""
+    """Return weights in the precision of a product, rounded; on short axes as two halves, so that nothing is lost."""
     if SLOTS <= SHORT and PRECISION != "ieee":
         return _halves(p, dtype)
     else:
@@ -324,9 +336,9 @@ def _keys(
     KEYS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, PART: tl.constexpr, LEAST: tl.constexpr,
     NEAR: tl.constexpr,
 ):  # fmt: skip
-    """For each part of the tile: its slots, their places, whether there is a token, a real one, and what hides it.
+    """Return for each part of the tile: slots, places, whether a slot has a token, whether it is no pad, and the mask.
 
-    ``LEAST`` tokens are there for certain, which saves a mask; 0 where there may be none.
+    The mask is 0 or -infinity and is added to scores. At least ``LEAST`` tokens exist, whose part needs no mask.
     """
     slot, place, there, used, hidden = (), (), (), (), ()
     for i in tl.static_range(SLOTS * PACK // PART):
@@ -357,7 +369,7 @@ def _queries(
     query, bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
     HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, Q: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """The same of a block of queries, which nothing hides; and where their logarithms are: those of a head together."""
+    """Return the same for a block of queries, without a mask; the places of their logarithms; and the length."""
     row, token, length = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
     slot_Q = query + tl.arange(0, Q)
     row_Q, place_Q, there_Q = _place(bunch, slot_Q, first, tokens, width, sequences, ACROSS, RAGGED, SLOTS, PACK, NEAR)
@@ -373,7 +385,7 @@ def _blocks(
     bunch, first, real, tokens, width, sequences, ACROSS: tl.constexpr, RAGGED: tl.constexpr, REAL: tl.constexpr,
     HEADS: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr, BLOCK_Q: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """Of all blocks of queries in a tile; the last one may be smaller."""
+    """Return :func:`_queries` of all blocks of queries in a tile; the last block may be smaller."""
     blocks = ()
     for query in tl.static_range(0, SLOTS * PACK, BLOCK_Q):
         block = _queries(
@@ -392,7 +404,7 @@ def _forward(
     PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
     LEAST: tl.constexpr,
 ):  # fmt: skip
-    """softmax(q k / sqrt(E)) v for ``GROUP`` heads of a bunch of sequences."""
+    """Write softmax(q k' / sqrt(E)) v for ``GROUP`` x ``TURNS`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
     SEEN: tl.constexpr = LEAST > 0 and not REAL and not KEYS
     length = min(width, SLOTS * PACK) if ACROSS else tokens
@@ -435,7 +447,7 @@ def _attend(
     D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     GROUP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of a block of queries."""
+    """Write the outputs of a block of queries."""
     slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, 0, GROUP)
     powers, share_GQ, log_GQ = _powers(q_GQE, k, at[4], slot_Q, at[0], scale * LOG2E, -1, SEEN, SLOTS, PACK, PRECISION)
@@ -458,7 +470,7 @@ def _backward(
     KEYS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr, PRECISION: tl.constexpr,
     LEAST: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of q, k and v for ``GROUP`` heads of a bunch of sequences."""
+    """Write the gradients of q, k and v for ``GROUP`` x ``TURNS`` heads of a bunch of sequences."""
     D: tl.constexpr = HEADS * E
     SEEN: tl.constexpr = LEAST > 0 and not REAL and not KEYS
     EARLY: tl.constexpr = qkv.dtype.element_ty == tl.bfloat16  # fp16 would lose small gradients
@@ -466,17 +478,18 @@ def _backward(
     length = min(width, SLOTS * PACK) if ACROSS else tokens
     bunch = tl.program_id(0) // (HEADS // (GROUP * TURNS))
     start = tl.program_id(0) % (HEADS // (GROUP * TURNS)) * (TURNS * GROUP * E)
-    if IN_REGISTERS:  # which are scarce: places are then counted from here
+    if IN_REGISTERS:  # registers are scarce, so places are counted from here in 32 bit
         row, token, _ = _sequence(bunch, first, tokens, width, ACROSS, RAGGED, PACK)
         place = row * tokens + token
         qkv, d_qkv, d_out, keys = qkv + place * (3 * D), d_qkv + place * (3 * D), d_out + place * D, keys + place
     WRITTEN_OUT: tl.constexpr = SLOTS <= 64 and PRECISION != "ieee"  # few blocks of queries: all are read ahead
     late = 1.0 if EARLY else scale
     STAGES: tl.constexpr = 3 if TURNS > 1 else 1
-    # Of narrow heads, and where several warps share one, all sums at once; else one after the other, so that few live.
+    # Narrow heads, and heads that several warps share, compute all sums at once; others one after the other, so that
+    # fewer registers are in use.
     WHOLE: tl.constexpr = SLOTS * PACK == PART and PART == BLOCK_Q
     SUMS_FIRST: tl.constexpr = WHOLE and (BLOCK_E == 16 or not IN_REGISTERS)
-    SCARCE: tl.constexpr = SLOTS == 48 and REST > 0  # registers: places are computed again in every turn
+    SCARCE: tl.constexpr = SLOTS == 48 and REST > 0  # few registers: compute places again in every turn
     for column in tl.range(start, start + TURNS * GROUP * E, GROUP * E, num_stages=STAGES, disable_licm=SCARCE):
         at = _keys(
             bunch, first, real, keys, tokens, width, sequences, ACROSS, RAGGED, REAL, KEYS, SLOTS, PACK, PART, LEAST,
@@ -537,11 +550,11 @@ def _attend_backward(
     PACK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr, SUMS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries, the gradients of their outputs, and as products take them, weights and gradients of scores.
+    """Return a block of queries, the gradients of their outputs, weights, and gradients of scores.
 
-    ``SUMS_FIRST``: instead of weights, the gradients of values, which are then summed up before anything else.
-    Gradients of scores go through the matrix units in two halves, cut and what was cut off; without the second the
-    error is up to 8 times that of the best stock backend. ``EARLY``: they are scaled already.
+    With ``SUMS_FIRST`` it returns the gradients of values instead of weights, because they are summed before anything
+    else. Gradients of scores go through the matrix units as two halves, the leading bits and the rest. Without the rest
+    the error is up to 8 times that of torch's best kernel. With ``EARLY`` they are scaled already.
     """
     slot_Q, place_Q, there_Q, real_Q, log_Q, length = block
     q_GQE = _load(q, place_Q, real_Q, 3 * D, E, BLOCK_E, REST, GROUP)
@@ -577,7 +590,7 @@ def _write(
     REST: tl.constexpr, GROUP: tl.constexpr, AXIS: tl.constexpr, SUMS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr,
     STORED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one piece of columns, from what all blocks of queries have found."""
+    """Write the gradients of one piece of columns, from the results of all blocks of queries."""
     WIDE: tl.constexpr = BLOCK_E if PIECE == 0 else REST
     USED: tl.constexpr = E if REST == 0 else min(E - PIECE * BLOCK_E, WIDE)
     d_qkv += PIECE * BLOCK_E
@@ -616,7 +629,7 @@ def forward(
     HEADS: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr, SLOTS: tl.constexpr, PACK: tl.constexpr,
     PART: tl.constexpr, BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, TURNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention; in a mixture of windows, those that fit a smaller tile take it."""
+    """Write attention. In a mixture of windows, those that fit into a smaller tile use it."""
     LESS: tl.constexpr = 32 if SLOTS == 48 else SLOTS // 2  # a sequence is longer, or would have a smaller tile
     LESS_Q: tl.constexpr = LESS if SLOTS == 48 else min(BLOCK_Q, LESS)
     if RAGGED and SLOTS > 16:  # then a tile holds one sequence
@@ -647,9 +660,10 @@ def backward(
     KEYS_FIRST: tl.constexpr, IN_REGISTERS: tl.constexpr, STORED: tl.constexpr, TOKENS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Its gradients; tiles as in the forward pass. ``TOKENS`` of a row, where the compiler is to know it, else 0.
+    """Write the gradients of attention, with tiles as in the forward pass.
 
-    Then the distances between rows of a window are constants, which takes no registers.
+    ``TOKENS`` is the number of tokens of a row as a constant for the compiler, or 0. The distances between rows of a
+    window are then constants, which take no registers.
     """
     if TOKENS > 0:
         tokens = TOKENS

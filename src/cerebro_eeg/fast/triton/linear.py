@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
-"""Triton kernel of a narrow linear layer's gradients: of the weight and, from what is on chip anyway, of the bias.
+"""Triton kernel of the gradients of a narrow linear layer: of its weight and, from the same tiles, of its bias.
 
-For Hopper's matrix units, which read what tensor descriptors put into shared memory. The sum for the bias is a product
-with ones, so that it reads from there, too. Blocks are 192 = 128 + 64 wide, because sides are powers of two.
+It uses Hopper's matrix units, which read tiles from shared memory. The sum for the bias is a product with ones, so that
+it also reads them from there. Blocks are 192 = 128 + 64 columns wide, because the sides of tiles are powers of two.
 
 Legend: **T** rows (tokens), **F** columns of the gradient, **D** the 192 columns of the input.
 """
@@ -27,10 +27,10 @@ def backward(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program (f, p): d^T x and the sums of d, for 192 columns of d from 192 f and ``chunk`` rows from p * chunk.
+    """Write d^T x and the sums of d. Program (f, p) takes 192 columns of d from 192 f on and chunk p of the rows.
 
-    Descriptors give blocks of ``BLOCK_T`` rows and 128 (wide) or 64 (slim) columns, zeros beyond the last row. A chunk
-    is a multiple of ``BLOCK_T``, so no block reaches into the next one.
+    Descriptors read blocks of ``BLOCK_T`` rows and 128 (wide) or 64 (slim) columns, with zeros after the last row. A
+    chunk is a multiple of ``BLOCK_T`` rows, so no block reaches into the next chunk.
     """
     column = tl.program_id(0) * WIDTH
     part = tl.program_id(1).to(tl.int64)

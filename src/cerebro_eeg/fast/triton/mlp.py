@@ -1,13 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
-"""Triton kernels of an MLP: GELU as a pass of its own, and GELU computed on the tiles of the products beside it.
+"""Triton kernels of an MLP: GELU as a pass of its own, and GELU computed on the tiles of the adjacent products.
 
-As a pass, forward and backward are bound by memory, where the library's erf is bound by arithmetic. Both need one
-exponential and one reciprocal per value. The error of the normal distribution is at most 1e-7, far below the rounding
-of half precision; ``mlp.py`` sends float32 elsewhere.
+As a pass of its own, GELU is limited by memory in both directions, while the library's erf is limited by arithmetic.
+Each value needs one exponential and one reciprocal. The error of the normal distribution is at most 1e-7, far below the
+rounding of half precision. float32 does not come here (``mlp_layer.py``).
 
-On the tiles of a product, GELU costs instructions. So the normal distribution is a polynomial there, and the forward
-pass keeps GELU's slope instead of its input: the backward pass then only multiplies. The distribution's error is at
-most 1.3e-5 (``benchmarks/gelu_fit.py``). Tiles come and go by the tensor memory accelerator of Hopper, which also clips
+On the tiles of a product, GELU is limited by instructions. The normal distribution is therefore a polynomial there,
+with an error of at most 1.3e-5 (``benchmarks/gelu_fit.py``). The forward pass keeps GELU's slope instead of its input,
+so that the backward pass only multiplies. The tensor memory accelerator of Hopper loads and stores the tiles, and clips
 them at the borders.
 
 Legend: **T** rows (tokens) of a tile, **H** its columns of the hidden layer, **K** the axis that a product sums over.
@@ -22,17 +22,17 @@ HALF_LOG2E = tl.constexpr(0.7213475204444817)
 
 @triton.jit
 def _normal(x):
-    """The normal distribution below x, and exp(-x^2 / 2) (Abramowitz and Stegun, 7.1.26)."""
+    """Return the normal distribution function of x, and exp(-x^2 / 2) (Abramowitz and Stegun, 7.1.26)."""
     bell = tl.exp2(x * x * -HALF_LOG2E)
     t = 1.0 / (1.0 + 0.23164190 * tl.abs(x))
     tail = ((((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368) * t + 0.127414796) * t * bell
     return tl.where(x >= 0, 1.0 - tail, tail), bell
 
 
-# With a code of its own for a count that divides by 16: else the mask keeps loads one value wide.
+# ``count`` is specialised on purpose: if it divides by 16, loads are wide despite the mask.
 @triton.jit(repr=lambda _: "cerebro_gelu_forward")
 def gelu(x, out, count, BLOCK: tl.constexpr):
-    """x times the normal distribution below x."""
+    """Write x times the normal distribution function of x."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x + place, place < count, 0.0).to(tl.float32)
     below, _ = _normal(x)
@@ -41,7 +41,7 @@ def gelu(x, out, count, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"], repr=lambda _: "cerebro_gelu_backward")
 def gelu_backward(x, d_out, d_x, sums, rows, H, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, STEPS: tl.constexpr):
-    """The gradient, and its sum over the ``STEPS`` x ``BLOCK_T`` rows of each program."""
+    """Write the gradient, and its sum over the ``STEPS`` x ``BLOCK_T`` rows of each program."""
     at_H = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     sum_TH = tl.zeros((BLOCK_T, BLOCK_H), tl.float32)
     for step in range(STEPS):
@@ -57,7 +57,7 @@ def gelu_backward(x, d_out, d_x, sums, rows, H, BLOCK_T: tl.constexpr, BLOCK_H: 
     tl.store(sums + tl.program_id(0).to(tl.int64) * H + at_H, tl.sum(sum_TH, 0), at_H < H)
 
 
-# 1/2 + x p(x^2) is the normal distribution below x, for |x| up to the end.
+# 1/2 + x p(x^2) is the normal distribution function of x, for |x| up to P_END.
 P0 = tl.constexpr(0.3989074230194092)
 P1 = tl.constexpr(-0.06636036932468414)
 P2 = tl.constexpr(0.009830130264163017)
@@ -73,7 +73,7 @@ LOG2_DENSITY = tl.constexpr(-1.3257480647361593)  # log2(1 / sqrt(2 pi))
 
 @triton.jit
 def _below(x):
-    """The normal distribution below x."""
+    """Return the normal distribution function of x by the polynomial."""
     t = tl.minimum(x * x, P_END * P_END)
     p = ((((((((P8 * t + P7) * t + P6) * t + P5) * t + P4) * t + P3) * t + P2) * t + P1) * t + P0) * x + 0.5
     return tl.minimum(tl.maximum(p, 0.0), 1.0)
@@ -81,7 +81,7 @@ def _below(x):
 
 @triton.jit
 def _finish(y_TH, bias, slope, out, row, column, H, BLOCK_H: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr):
-    """Bias, GELU and, where it is kept, GELU's slope of one piece of a tile."""
+    """Add the bias to one piece of a tile, and write GELU and, with KEEP, GELU's slope."""
     if BIAS:
         at_H = column + tl.arange(0, BLOCK_H)
         y_TH += tl.load(bias + at_H, at_H < H, 0.0).to(tl.float32)[None, :]
@@ -97,10 +97,10 @@ def up(
     x, weight, bias, slope, out, rows, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """GELU of x W + b. All but ``bias`` are descriptors; the weight is (H, K).
+    """Write GELU of x W + b. All tensors but ``bias`` are descriptors; the weight is (H, K).
 
-    Every program takes many tiles and reads ahead from one into the next. Each tile leaves in two halves, the second of
-    which is computed while the first is on its way.
+    Every program computes many tiles and reads the next tile ahead. A tile is written in two halves, the second of
+    which is computed while the first is being stored.
     """
     columns = tl.cdiv(H, BLOCK_H)
     tiles = tl.cdiv(rows, BLOCK_T) * columns
@@ -121,7 +121,7 @@ def down_backward(
     d_y, weight, slope, d_before, sums, H, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(d_y W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H)."""
+    """Write (d_y W) times GELU's slope, and its sum over the rows of each tile; the weight is (K, H)."""
     columns = tl.cdiv(H, BLOCK_H)
     block = tl.program_id(0) // columns
     row, column = block * BLOCK_T, tl.program_id(0) % columns * BLOCK_H

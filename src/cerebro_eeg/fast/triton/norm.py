@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, operator, index"
-"""Triton kernels of a residual addition and the LayerNorm behind it, forward and backward, each one pass over memory.
+"""Triton kernels of a residual addition with the following LayerNorm, forward and backward, each one pass over memory.
 
-Triton's blocks are powers of two. A row is therefore held in two of them: the first is full, and the second ends with
-the row or, where what is left is no power of two, a little behind it. So the usual widths, such as 192 = 128 + 64 and
-768 = 512 + 256, spend no registers on columns that do not exist.
+The sides of Triton's blocks are powers of two. A row is therefore split into two blocks. The first is full, and the
+second ends with the row or, if the rest is no power of two, a little after it. The usual widths, such as
+192 = 128 + 64 and 768 = 512 + 256, thus use no registers for columns that do not exist.
 
 Legend: **T** rows (tokens) of a program, **D** width, **A** columns of the first block, **B** of the second.
 """
@@ -14,13 +14,13 @@ import triton.language as tl
 
 @triton.jit
 def _in_b(there, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
-    """What of the second block is there, given which rows are."""
+    """Return a mask of the values of the second block that exist, given a mask of the rows."""
     return there if BLOCK_A + BLOCK_B == D else there & (BLOCK_A + tl.arange(0, BLOCK_B) < D)[None, :]
 
 
 @triton.jit
 def _load(of, row_T, rows, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
-    """Both blocks of rows, as float32; zeros for what is not there."""
+    """Return both blocks of rows as float32, with zeros for rows and columns that do not exist."""
     at_TA = of + (row_T * D)[:, None] + tl.arange(0, BLOCK_A)[None, :]
     at_TB = of + (row_T * D)[:, None] + (BLOCK_A + tl.arange(0, BLOCK_B))[None, :]
     there = (row_T < rows)[:, None]
@@ -40,14 +40,14 @@ def _store(of, x_TA, x_TB, row_T, rows, D: tl.constexpr, BLOCK_A: tl.constexpr, 
 
 @triton.jit
 def _load_columns(of, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
-    """Both blocks of what is the same for all rows, as float32."""
+    """Return both blocks of a vector that is the same for all rows, as float32."""
     at_A, at_B = tl.arange(0, BLOCK_A), BLOCK_A + tl.arange(0, BLOCK_B)
     return tl.load(of + at_A).to(tl.float32)[None, :], tl.load(of + at_B, at_B < D, 0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
 def _store_columns(of, x_TA, x_TB, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
-    """Sums over rows."""
+    """Write sums over rows."""
     at_A, at_B = tl.arange(0, BLOCK_A), BLOCK_A + tl.arange(0, BLOCK_B)
     tl.store(of + at_A, tl.sum(x_TA, 0))
     tl.store(of + at_B, tl.sum(x_TB, 0), at_B < D)
@@ -55,7 +55,7 @@ def _store_columns(of, x_TA, x_TB, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK
 
 @triton.jit
 def _mean(x_TA, x_TB, D: tl.constexpr):
-    """Of each row; columns that are not there must be zero."""
+    """Return the mean of each row; columns that do not exist must be zero."""
     return ((tl.sum(x_TA, 1) + tl.sum(x_TB, 1)) / D)[:, None]
 
 
@@ -65,10 +65,10 @@ def forward(
     BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, PENDING: tl.constexpr, BIAS: tl.constexpr,
     BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """LayerNorm(x + pending + its bias + biases before it), of which only x must be there.
+    """Write LayerNorm(x + pending + its bias + biases before it); all summands but x are optional.
 
-    The sum goes to ``total``; else x goes on without the biases, and ``lacking`` is what they add up
-    to. Where kept, each row's mean, and behind all of these each row's 1 / standard deviation.
+    With TOTAL, write the sum to ``total``. Else x stays without the biases, and their sum goes to ``lacking``. With
+    KEEP, write the means of all rows to ``kept``, followed by 1 / standard deviation of all rows.
     """
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     bias_1A, bias_1B = _load_columns(bias, D, BLOCK_A, BLOCK_B)
@@ -96,7 +96,7 @@ def forward(
         if TOTAL:
             x_TA, x_TB = x_TA.to(total.dtype.element_ty), x_TB.to(total.dtype.element_ty)
             _store(total, x_TA, x_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
-            x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # as rounded: what the backward pass will see
+            x_TA, x_TB = x_TA.to(tl.float32), x_TB.to(tl.float32)  # rounded, as the backward pass will read it
         mean_T1 = _mean(x_TA, x_TB, D)
         x_TA -= mean_T1
         x_TB -= mean_T1
@@ -116,10 +116,10 @@ def backward(
     d_total, d_out, total, weight, kept, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, PENDING: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of both summands, and of each program the sums for weight, bias and, if asked for, its bias.
+    """Write the gradient of both summands, and per program the sums for weight, bias and, with PENDING, pending bias.
 
-    A program takes its rows a few at a time and reads ahead. Behind the last column ``y`` is zero, and so is all that
-    is summed over columns.
+    A program takes a few rows at a time and reads ahead. After the last column ``y`` is zero, so sums over columns are
+    right without a mask.
     """
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     d_weight_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
