@@ -1,4 +1,4 @@
-"""Fit the polynomial of ``model/mlp_kernels.py``: the normal distribution below x as 1/2 + x p(x^2).
+"""Fit the polynomial of ``fast/triton/mlp.py``: the normal distribution below x as 1/2 + x p(x^2).
 
     python benchmarks/gelu_fit.py
 
