@@ -32,9 +32,9 @@ test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skippe
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-soak: $(STAMP)  ## the long harnesses that `make test` leaves out
+soak: $(STAMP)  ## the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -m soak --timeout 0
 
 format: $(STAMP)  ## sort imports and format the code
@@ -43,4 +43,4 @@ format: $(STAMP)  ## sort imports and format the code
 
 clean:  ## remove everything that make made here, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find src tests recipes -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks recipes tools -name __pycache__ -type d -prune -exec rm -rf {} +

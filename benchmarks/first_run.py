@@ -23,12 +23,12 @@ SEEDS = 3
 
 
 def prepare_pack(pack: Path, work: Path) -> None:
-    """The store, with as many workers as there are cores."""
+    """Prepare the store with as many workers as there are cores."""
     print(prepare("openeeg", pack, out=work / "store").text(), flush=True)
 
 
 def pretrain_small(work: Path, steps: int, compiled: str) -> None:
-    """Small on the rows that the pack gives to pre-training; then its error beside three baselines, by dataset."""
+    """Pre-train Small on the pack's rows for pre-training; then print its error beside three baselines, by dataset."""
     run = work / "small"
     if steps == 0:  # as many as fit into 330 s, by the pace of a short run
         began = time.monotonic()
@@ -50,13 +50,13 @@ def _pretrain(store: Path, out: Path, steps: int, compiled: str):  # type: ignor
 
 
 def measure(work: Path) -> None:
-    """Masked error by dataset, on all validation windows."""
+    """Measure the masked error by dataset, on all validation windows."""
     import torch
 
     from cerebro_eeg.data.storing.store import Store
     from cerebro_eeg.model.masked import MaskedCerebro
     from cerebro_eeg.runs.reconstruction import reconstruct
-    from cerebro_eeg.runs.sources import pretrain_windows
+    from cerebro_eeg.runs.windows import pretrain_windows
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     store = Store(work / "store")
@@ -72,7 +72,7 @@ def measure(work: Path) -> None:
 
 
 def run_tasks(work: Path) -> None:
-    """Probe against random weights, fine-tuning against scratch; three seeds, the test split scored once."""
+    """Compare a probe with random weights and fine-tuning with scratch: three seeds, the test split scored once."""
     kinds = {
         "probe": {"from_": str(work / "small"), "freeze": True, "untrained": "nearest"},
         "random": {"from_": "none", "freeze": True},

@@ -2,9 +2,8 @@
 
     python benchmarks/gelu_fit.py
 
-The polynomial whose largest error on |x| <= 4.2 is least (Lawson's iteration: least squares with weights that grow
-where the error is large). Prints its coefficients in float32 and the largest error with them; beyond 4.2 the result is
-held at 0 or 1.
+It minimises the largest error on |x| <= 4.2 by Lawson's iteration: least squares with weights that grow where the error
+is large. It prints the coefficients in float32 and their largest error. Beyond 4.2 the result is 0 or 1.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ DEGREE, END = 8, 4.2
 
 
 def fit(rounds=400):
-    """Coefficients of x, x^3, ... in float32."""
+    """Return the coefficients of x, x^3, ... in float32."""
     x = np.sin(np.linspace(0, np.pi / 2, 3000))[1:] * END
     basis = x[:, None] * chebyshev.chebvander(2 * (x / END) ** 2 - 1, DEGREE)
     weights = np.ones(len(x))
@@ -32,7 +31,7 @@ def fit(rounds=400):
 
 
 def largest_error(coefficients):
-    """On [-12, 12], computed in float32 as the kernel does."""
+    """Return the largest error on [-12, 12], computed in float32 as the kernel does."""
     x = np.linspace(-12, 12, 400_001, dtype=np.float32)
     t = np.minimum(x * x, np.float32(END * END))
     found = np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""How much of simulated EEG can be guessed: linearly in time, from one instant, and from everything that is visible.
+"""The share of simulated EEG that can be predicted: linearly in time, from one instant, and from all visible values.
 
 Patches of 250 ms are masked at random, half of them. The three guesses for what was masked: interpolation in time; the
 best linear one from the visible channels of the same instant; the best linear one from all that is visible of 2.5 s.
@@ -16,7 +16,7 @@ SAMPLES, PATCH = 160, 16  # at 64 Hz
 
 
 def errors(seed: int, subject: int, montage: str, task: str, windows: int) -> np.ndarray:
-    """Squared error by the power of what was masked: interpolation, instant, all."""
+    """Return the squared error over the power of the masked values: by interpolation, by one instant, by all."""
     made = simulate_recording(seed, subject, montage, 256, 600.0, task)  # type: ignore[arg-type]
     band = butter(4, [0.5, 28], "bandpass", fs=256, output="sos")
     x_TC = sosfiltfilt(band, made.signal_TC.astype(np.float64), axis=0)[::4]

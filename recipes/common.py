@@ -1,12 +1,12 @@
-"""Common: from the corpora of a table to its numbers, with the verbs that users have: pretrain, finetune, evaluate.
+"""Common: from the corpora of a table to its numbers, by the same verbs that users have: pretrain, finetune, evaluate.
 
-A recipe is a ``Table`` and a call of ``main``. Everything it makes lies in ``--out``: a run that is there is gone on
-with or taken as it is, so the same command continues, and tables that share a model train it once. Of each test set the
-first score is told.
+A recipe is a ``Table`` and a call of ``main``. It writes everything to ``--out``. A run that is already there is
+continued, or used as it is when it is complete. So the same command goes on after a stop, and tables that share a model
+train it once. The first score of each test set is the one that is shown.
 
     OUT/stores/tuab                                    prepared here, where a corpus was given instead of a store
     OUT/pretrain/tueg/large-waveform-alternating-simmim
-    OUT/tuab/large-waveform-alternating-simmim         one folder a seed or fold inside
+    OUT/tuab/large-waveform-alternating-simmim         with one folder per seed or fold
     OUT/tables/tuab.csv
 """
 
@@ -37,24 +37,24 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: the paper's amounts, or those of --mini."""
+    """The amounts of everything: those of the paper, or those of --mini."""
 
     mini: bool = False
     seeds: int = 5
     paper: bool = False
-    """To the letter: batches of 4,096 however few windows, and test subjects stay in the pre-training."""
+    """Follow the paper to the letter: batches of 4,096 for any number of windows, test subjects in the pre-training."""
     device: str = "auto"
 
 
 def main(table: Table, doc: str, arguments: Sequence[str] | None = None) -> int:
-    """Reproduce a table from the command line; returns the exit code."""
+    """Reproduce a table from the command line; return the exit code."""
     args = _parser(table, doc).parse_args(arguments)
     scale = Scale(args.mini, mini.SEEDS if args.mini else args.seeds, args.paper, "cpu" if args.mini else args.device)
     return guarded(lambda: _run(table, args, scale))
 
 
 def guarded(run: Callable[[], None]) -> int:
-    """A user's mistake is one line and its exit code, as in ``cerebro-eeg``."""
+    """Run, and print a user's mistake as one line; return its exit code, as ``cerebro-eeg`` does."""
     try:
         run()
     except CerebroError as error:
@@ -64,7 +64,7 @@ def guarded(run: Callable[[], None]) -> int:
 
 
 def reproduce(table: Table, stores: Mapping[str, Path], out: Path, scale: Scale, say: Say) -> list[tuple[str, ...]]:
-    """Carry out every row; the numbers of each, as they are shown. Under torchrun: none, for evaluate runs alone."""
+    """Train and score every row; return its numbers as text. Under torchrun only train: evaluate needs one process."""
     found = []
     for row in table.rows:
         say(f"{table.name}: {' / '.join(row.labels)}")
@@ -75,8 +75,8 @@ def reproduce(table: Table, stores: Mapping[str, Path], out: Path, scale: Scale,
 
 
 def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale: Scale, say: Say) -> Path:
-    """Pre-train where the row asks for it, then fine-tune; the folder of the fine-tuning."""
-    from cerebro_eeg.commands.step_line import StepLine
+    """Pre-train where the row asks for it, then fine-tune; return the folder of the fine-tuning."""
+    from cerebro_eeg.commands.progress_lines import StepLine
     from cerebro_eeg.runs import finetune as tuning
     from cerebro_eeg.runs import pretrain as pretraining
     from cerebro_eeg.runs.settings import Engine, choose
@@ -91,11 +91,11 @@ def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale:
     if row.style is not None:
         start = out / "pretrain" / "-".join(table.pretrain) / row.name
         without = _to_leave_out(table, stores, scale)
-        choices = pretraining.Choices(without=without, steps=steps, paper=scale.paper)
+        choices = pretraining.PretrainOptions(without=without, steps=steps, paper=scale.paper)
         folders = [stores[name] for name in table.pretrain]
         pretraining.pretrain(folders, start, preset, choices, engine, say=say, tell=tell)
     run = out / table.corpus / row.name
-    tuned = tuning.Choices(
+    tuned = tuning.FinetuneOptions(
         task=table.task,
         seeds=tuple(range(scale.seeds)),
         folds=table.folds,
@@ -110,7 +110,7 @@ def _train(table: Table, row: Row, stores: Mapping[str, Path], out: Path, scale:
 
 
 def _score(table: Table, run: Path, store: Path, scale: Scale, say: Say) -> tuple[str, ...]:
-    from cerebro_eeg.runs.scoring import evaluate
+    from cerebro_eeg.runs.evaluate import evaluate
 
     resamples = mini.RESAMPLES if scale.mini else 1000
     found = evaluate(run, store, device=scale.device, resamples=resamples, say=say)
@@ -121,7 +121,7 @@ def _score(table: Table, run: Path, store: Path, scale: Scale, say: Say) -> tupl
 
 
 def _to_leave_out(table: Table, stores: Mapping[str, Path], scale: Scale) -> tuple[str, ...]:
-    """What pretrain is told to leave out: subjects of the test set that are in the corpora to pre-train on, too."""
+    """Return the split that pretrain leaves out, if its test subjects are also in the corpora of the pre-training."""
     if table.held_out is None or scale.paper:
         return ()
     shared = shared_subjects(stores[table.corpus], table.task, table.held_out, [stores[n] for n in table.pretrain])
@@ -129,7 +129,7 @@ def _to_leave_out(table: Table, stores: Mapping[str, Path], scale: Scale) -> tup
 
 
 def shared_subjects(store: Path, task: str, split: str, others: Sequence[Path]) -> set[str]:
-    """Subjects of a split that other stores have, too."""
+    """Return the subjects of a split that other stores have, too."""
     from cerebro_eeg.data.storing.store import Store
 
     held = {r.subject for r in Store(store).recordings if any(i.split == split for i in r.labels.get(task, ()))}
@@ -156,7 +156,7 @@ def _run(table: Table, args: argparse.Namespace, scale: Scale) -> None:
 
 
 def _simulate(table: Table, out: Path) -> dict[str, Path]:
-    """Stores of stand-ins. What is trained on them is said before and after, not on the way."""
+    """Make the stores of simulated corpora; print what is trained on them before and after, not meanwhile."""
     logging.getLogger("cerebro_eeg").addHandler(logging.NullHandler())
     print(f"mini: {mini.describe()}, {mini.STEPS} steps of {mini.BATCH} windows, simulated EEG.")
     print(mini.WARNING)
@@ -167,7 +167,7 @@ def _simulate(table: Table, out: Path) -> dict[str, Path]:
 
 
 def _open(table: Table, args: argparse.Namespace, out: Path, say: Say) -> dict[str, Path]:
-    """A store for each corpus: the one that was given, or one that is prepared here, first."""
+    """Return a store for each corpus: the given one, or one that is prepared here first."""
     needed = (*table.pretrain, table.corpus)
     missing = [name for name in needed if getattr(args, name) is None]
     if missing:
@@ -195,7 +195,7 @@ def _prepared(name: str, folder: Path, tuab: Path | None, out: Path, say: Say, w
 
 
 def _subject_list(tuab: Path, out: Path) -> Path:
-    """The subjects of a store of TUAB, one a line, for whoever prepares TUEG."""
+    """Write the subjects of a store of TUAB, one per line, which the preparation of TUEG leaves out."""
     from cerebro_eeg.data.storing.store import Store
 
     path = out / "stores" / "tuab-subjects.txt"
@@ -206,7 +206,7 @@ def _subject_list(tuab: Path, out: Path) -> Path:
 
 @contextlib.contextmanager
 def scratch(args: argparse.Namespace) -> Iterator[Path]:
-    """--out; with --mini a temporary folder will do."""
+    """Yield the folder --out; with --mini it may be a temporary folder."""
     if args.out is not None:
         yield args.out
     elif args.mini:

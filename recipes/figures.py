@@ -20,7 +20,7 @@ from cerebro_eeg.train.distributed import choose_device
 
 PATCHES = (64, 20)
 Curves = Mapping[str, Mapping[int, str]]
-"""By model and tokens: what the paper plots; - where it ran out of memory."""
+"""The paper's values by model and tokens; "-" where it ran out of memory."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Panel:
 
     title: str
     values: Mapping[str, Sequence[float | None]]
-    """By model, in the order of ``CHANNELS``."""
+    """Measured values by model, in the order of ``CHANNELS``."""
     paper: Curves
-    """Empty where nothing is to be compared."""
+    """The paper's curves; empty where there is nothing to compare."""
 
     def cell(self, model: str, place: int, tokens: int) -> str:
-        """What is printed: measured, or measured / the paper's."""
+        """Return the printed text: the measured value, or measured / the paper's."""
         value = self.values[model][place]
         shown = MISSING if value is None else f"{value:.1f}"
         return f"{shown} / {self.paper[model][tokens]}" if self.paper else shown
 
 
 def main(name: str, doc: str, models: Sequence[Model], arguments: Sequence[str] | None = None) -> int:
-    """Measure a figure from the command line; returns the exit code."""
+    """Measure a figure from the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="CSV and PNG go to FOLDER/figures")
     parser.add_argument("--mini", action="store_true", help="the same grid, reduced, on the CPU, in seconds")
@@ -52,7 +52,7 @@ def main(name: str, doc: str, models: Sequence[Model], arguments: Sequence[str] 
 
 
 def read_curves(doc: str, heading: str) -> Curves:
-    """A table of a figure's docstring: tokens and one column a model under ``heading``."""
+    """Read a table of a figure's docstring: tokens and one column per model under ``heading``."""
     lines = doc.split(f"{heading}\n", 1)[1].split("\n\n", 1)[0].splitlines()
     names = lines[0].split()[1:]
     found: dict[str, dict[int, str]] = {name: {} for name in names}
@@ -108,7 +108,7 @@ def _rows(patches: int, models: Sequence[Model], panel: Panel) -> tuple[list[str
 
 
 def _draw(path: Path, patches: int, models: Sequence[Model], panels: Sequence[Panel]) -> None:
-    """Measured curves; the paper's dashed, where they are of the same lengths."""
+    """Draw the measured curves, and the paper's dashed where they have the same lengths."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")

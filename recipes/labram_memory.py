@@ -63,7 +63,7 @@ CEREBRO = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the table from the command line; returns the exit code."""
+    """Measure the table from the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the CSV goes to FOLDER/tables")
     parser.add_argument("--mini", action="store_true", help="reduced, on the CPU, in seconds")
@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def measure_labram(rival: Labram, device: torch.device) -> tuple[str, str]:
-    """Parameters and peak memory of LaBraM, or why there are none."""
+    """Return parameters and peak memory of LaBraM, or the reason why there are none."""
     if importlib.util.find_spec("braindecode") is None:
         return MISSING, "braindecode is not installed"
     from braindecode.models import Labram as Network

@@ -1,7 +1,7 @@
 """Mini: reduced models and simulated stand-ins for the corpora, with which every recipe runs in seconds on a CPU.
 
-What comes out says that a recipe works from end to end, and nothing about the paper. The stores are written directly,
-without files and filters in between: those have demos and tests of their own.
+The numbers show that a recipe works from end to end, and say nothing about the paper. The stores are written directly,
+without files and filters, which have demos and tests of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from typing import Any
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.simulation.corpus import split_of
 from cerebro_eeg.data.simulation.head import Montage
-from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
+from cerebro_eeg.data.simulation.recording import LABELS, Simulated, SimulatedTask, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store_info import create_store
@@ -20,7 +20,7 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 
 SIZES = {"small": (2, 16, 2), "base": (2, 24, 3), "large": (4, 32, 4)}
-"""Depth, width and heads that stand for each size."""
+"""Depth, width and heads of the reduced model of each size."""
 CHANNELS = ("Fp1", "C3", "C4", "Pz", "O1", "O2")
 STEPS, BATCH, SEEDS, RESAMPLES = 3, 8, 2, 100
 SEED = 5
@@ -31,13 +31,13 @@ WARNING = "These numbers say that the recipe runs, and nothing else; they compar
 class StandIn:
     """A simulated corpus of the same kind as a real one: rate, windows, classes or values, splits or folds."""
 
-    tasks: tuple[Task, ...]
-    """What the people do, in a recording each."""
+    tasks: tuple[SimulatedTask, ...]
+    """The tasks of the simulated people, one recording per task."""
     classes: Mapping[str, str]
-    """From simulated events to classes."""
+    """The class of each simulated event."""
     rate: int = 256
     seconds: float = 5.0
-    """Of a window."""
+    """Length of a window."""
     stride: float = 5.0
     length: int = 30
     """Seconds of a recording."""
@@ -62,7 +62,7 @@ _UNLABELLED = StandIn(("eyes",), {}, length=20, subjects=2)
 
 
 def flags(size: str) -> dict[str, Any]:
-    """What makes the preset of a size small; batches to match."""
+    """Return the settings that reduce the preset of a size, with small batches."""
     depth, width, heads = SIZES[size]
     return {
         "model.depth": depth,
@@ -74,13 +74,13 @@ def flags(size: str) -> dict[str, Any]:
 
 
 def describe() -> str:
-    """What is reduced, in words."""
+    """Describe the reduced models."""
     sizes = "; ".join(f"{name}: depth {d}, width {w}, {h} heads" for name, (d, w, h) in SIZES.items())
     return f"reduced models ({sizes})"
 
 
 def simulate_store(folder: Path, corpus: str, task: str, place: int) -> str:
-    """Write the stand-in of a corpus; ``place`` keeps the people of different corpora apart. Says what it is."""
+    """Write the stand-in of a corpus and describe it; ``place`` gives each corpus people of its own."""
     chosen = STAND_INS.get(corpus, _UNLABELLED)
     declared: dict[str, Any] = {}
     if corpus in STAND_INS:
@@ -98,7 +98,9 @@ def simulate_store(folder: Path, corpus: str, task: str, place: int) -> str:
     return f"{corpus}: {chosen.subjects} people, {len(CHANNELS)} channels at {chosen.rate} Hz, {what}"
 
 
-def _write(writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: Task, number: int, person: int) -> None:
+def _write(
+    writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: SimulatedTask, number: int, person: int
+) -> None:
     montage = Montage(CHANNELS, "linked ears", chosen.rate)
     id = f"{corpus}-{number}-{doing}"
     if id in writer.ids:  # the store is there from an earlier call
@@ -116,7 +118,7 @@ def _write(writer: ShardWriter, chosen: StandIn, corpus: str, task: str, doing: 
         )
 
 
-def _intervals(chosen: StandIn, doing: Task, made: Simulated, split: str) -> Iterator[Interval]:
+def _intervals(chosen: StandIn, doing: SimulatedTask, made: Simulated, split: str) -> Iterator[Interval]:
     for event in made.events if chosen.classes else ():
         if event.name in LABELS[doing]:
             yield Interval(event.onset, event.onset + event.duration, split, chosen.classes[event.name])

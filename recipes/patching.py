@@ -7,7 +7,7 @@
     time bins  SimMIM        78.89                0.8719  0.8690
 
 Pre-training on TUSL, TUSZ and TUEP without the subjects of TUAB's test set; Large, standard attention (the last row is
-a row of the table of attention). Squares are 8 x 8 and time bins 1 x 64 values: 40 tokens a channel either way (ours).
+a row of the table of attention). Squares are 8 x 8 and time bins 1 x 64 values: 40 tokens per channel each (ours).
 
     python recipes/patching.py --tusl TUSL --tusz TUSZ --tuep TUEP --tuab TUAB --out results
     python recipes/patching.py --mini

@@ -1,4 +1,4 @@
-"""Tables: what a table of the paper compares, as data, and how what was measured is shown. Standard library only."""
+"""Tables: the tables of the paper as data, and the layout of the measured numbers. Standard library only."""
 
 import csv
 import io
@@ -17,14 +17,14 @@ class Metric:
     """A column of numbers."""
 
     key: str
-    """As evaluate calls it."""
+    """Its name in the scores of evaluate."""
     title: str
     factor: float = 1.0
     """100 for percent."""
     digits: int = 4
 
     def show(self, mean: float | None, deviation: float | None) -> str:
-        """0.7935 -> '79.35 ± 0.20'."""
+        """Write a mean and its deviation: 0.7935 -> '79.35 ± 0.20'."""
         if mean is None:
             return MISSING
         text = f"{mean * self.factor:.{self.digits}f}"
@@ -42,27 +42,27 @@ RMSE = Metric("rmse", "RMSE")
 
 @dataclass(frozen=True)
 class Row:
-    """One model of a table, and what the paper says of it."""
+    """One model of a table, and the paper's numbers for it."""
 
     labels: tuple[str, ...]
-    """What the first columns say."""
+    """The words of the first columns."""
     paper: tuple[str, ...]
     """The paper's numbers, as printed there."""
     size: Literal["small", "base", "large"] = "large"
     patches: Literal["waveform", "time_bins", "squares"] = "waveform"
     attention: Literal["alternating", "standard", "two_axis", "bottleneck"] = "alternating"
     style: Literal["simmim", "vitmae"] | None = "simmim"
-    """Of the pre-training; None: from scratch."""
+    """Style of the pre-training; None: trained from scratch."""
     phase: Literal["none", "interleaved", "separated"] = "none"
 
     @property
     def name(self) -> str:
-        """Folder of its runs: rows that are the same model share them, whichever table they are in."""
+        """Folder of its runs; rows of the same model share it, also across tables."""
         phase = "" if self.phase == "none" else f"-{self.phase}"
         return f"{self.size}-{self.patches}{phase}-{self.attention}-{self.style or 'scratch'}"
 
     def flags(self) -> dict[str, Any]:
-        """What it changes in the preset of its size."""
+        """Return the settings that differ from the preset of its size."""
         flags: dict[str, Any] = {
             "model.patches.kind": self.patches,
             "model.patches.phase": self.phase,
@@ -81,22 +81,22 @@ class Table:
     metrics: tuple[Metric, ...]
     rows: tuple[Row, ...]
     corpus: str
-    """What is fine-tuned on: the name of its recipe in ``cerebro-eeg prepare``."""
+    """The corpus of the fine-tuning, by its name in ``cerebro-eeg prepare``."""
     task: str
     pretrain: tuple[str, ...] = ()
     labels: Literal["interval", "majority", "last"] = "interval"
     """How a window is labelled."""
     folds: int | None = None
     rate: Literal["error", "as_is"] = "error"
-    """as_is: the corpus has another rate than the weights, and is fed as it is."""
+    """as_is: the corpus has another sampling rate than the weights, and is not resampled."""
     spread: Literal["std", "std_over_folds"] = "std"
-    """What ± is: the deviation over seeds or over folds."""
+    """The meaning of ±: the deviation over seeds or over folds."""
     held_out: str | None = None
     """The split whose subjects must not be pre-trained on, where the corpora share subjects."""
 
 
 def in_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Text in columns."""
+    """Return the table as text in columns."""
     widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
@@ -105,7 +105,7 @@ def in_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def lay_out(
     table: Table, measured: Sequence[Sequence[str]], *, with_paper: bool
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Head and rows; the paper's numbers stand beside the measured ones only where they can be compared."""
+    """Return head and rows; the paper's numbers stand beside the measured ones only where they can be compared."""
     head = list(table.columns)
     for metric in table.metrics:
         head += [metric.title, "paper"] if with_paper else [metric.title]
@@ -119,13 +119,13 @@ def lay_out(
 
 
 def read_scores(table: Table, summary: Mapping[str, Any]) -> tuple[str, ...]:
-    """The numbers of a row from the summary that evaluate gives: by window, as in the paper."""
+    """Return the numbers of a row from the summary of evaluate, by window as in the paper."""
     values = summary["levels"]["window"]["values"]
     return tuple(m.show(values[m.key]["mean"], values[m.key][table.spread]) for m in table.metrics)
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The same as the printed table."""
+    """Write the same as the printed table."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     write_text(path, text.getvalue())

@@ -1,6 +1,6 @@
 """Timing: runtime and memory of the encoder's forward pass, for models that take turns.
 
-Without gradients, in fp32, 8 windows at once: batch and precision are our choice, the paper does not say.
+Passes run without gradients, in fp32, with 8 windows at once. Both are our choice; the paper names neither.
 """
 
 import statistics
@@ -18,14 +18,14 @@ from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.runs.settings import choose
 
 CHANNELS = tuple(range(1, 65, 4))
-"""1, 5, ... 61: with 64 patches a channel the paper's 64, 320, ... 3,904 tokens."""
+"""1, 5, ... 61 channels: with 64 patches per channel, the paper's 64, 320, ... 3,904 tokens."""
 BATCH = 8
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Model:
-    """A curve."""
+    """The model of one curve."""
 
     name: str
     size: str
@@ -38,18 +38,18 @@ class Model:
 
 @dataclass(frozen=True)
 class Point:
-    """One forward pass; None where it was not measured: no memory on a CPU, nothing where memory ran out."""
+    """One forward pass; memory is None on a CPU, and everything is None where memory ran out."""
 
     ms: float | None
     mib: float | None
     counted_mib: float
-    """Weights and activations from the config alone; scores of attention are not held by the kernels used here."""
+    """Weights and activations by the config alone; without attention scores, which these kernels do not store."""
 
 
 def measure(
     config: ModelConfig, channels: Sequence[int], samples: int, batch: int, device: torch.device
 ) -> list[Point]:
-    """One pass after a warm-up for each number of channels; the model is alone on the device."""
+    """Measure one pass per number of channels, after a warm-up; the model is alone on the device."""
     torch.manual_seed(0)
     encoder = Encoder(config).to(device).eval()
     weights = sum(p.numel() * p.element_size() for p in encoder.parameters())
@@ -84,7 +84,7 @@ def _pass(encoder: Encoder, made: Batch, device: torch.device) -> tuple[float, f
 def turns(
     models: Sequence[Model], patches: int, rounds: int, batch: int, device: torch.device, reduced: bool
 ) -> dict[str, list[Point]]:
-    """Every model in turn, ``rounds`` times: the median of the times and the most memory."""
+    """Measure every model in turn, ``rounds`` times; return the median of the times and the largest memory."""
     samples = 64 * patches
     found: dict[str, list[list[Point]]] = {model.name: [] for model in models}
     for _ in range(rounds):

@@ -1,7 +1,11 @@
-"""What all tests share: the pack of open recordings, markers, and a set-up that gives the same numbers every time.
+"""The set-up of all tests: the pack of open recordings, markers, their order, and the same numbers on every run.
 
-A test that needs something this machine may lack skips and says why. CEREBRO_NO_SKIP names what must be there ("pack",
-"gpu", or both with a comma): for these a skip becomes a failure, so that CI cannot quietly lose a test.
+A test that needs something that this machine may lack skips and says why. CEREBRO_NO_SKIP names what must be there
+("pack", "gpu", or both with a comma): a skip for want of it becomes a failure, so that CI cannot quietly lose a test.
+
+``make test`` shares the tests between two processes (pytest-xdist, worksteal). So every test keeps to its own files and
+ports, and does not rely on a test before it. Waits and limits are generous, because other programs may slow the machine
+down: a limit ends a test that hangs, and never measures speed.
 """
 
 import os
@@ -13,8 +17,9 @@ import pytest
 from hypothesis import settings
 
 # Sums depend on how many threads share them. Set by environment, not by torch: tests that need no torch load none, and
-# the processes that tests start inherit it.
+# the processes that tests start inherit it. Threads that wait must not spin: two processes of tests share two cores.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "2"
+os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test touches the network
 # A job in the background of a shell ignores interrupts, and the processes that it starts do, too: tests interrupt some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,6 +28,25 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+SLOW = (
+    "train",
+    "fast/test_kernels.py",
+    "fast/test_turn_in_registers.py",
+    "test_readme.py",
+    "test_recipes.py",
+    "commands/test_demo.py",
+    "runs",
+)
+"""Long tests and costly fixtures. They come first, in the first process; a process that is done steals from the end of
+the other's list. So no fixture of these files is made twice, and no process waits for a long test at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    slow = {here / name for name in SLOW}
+    items.sort(key=lambda item: not slow.intersection((item.path, *item.path.parents)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

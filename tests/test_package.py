@@ -16,6 +16,25 @@ def test_import_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_every_module_imports_without_what_only_posix_has() -> None:
+    """Windows has none of these modules; one that needs them must import them where it uses them."""
+    code = """
+import importlib, pkgutil, sys
+absent = ("fcntl", "resource", "pwd", "grp", "termios")
+sys.modules.update(dict.fromkeys(absent))
+import cerebro_eeg
+for module in pkgutil.walk_packages(cerebro_eeg.__path__, "cerebro_eeg."):
+    try:
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    except ImportError as error:
+        if error.name in absent:  # others are optional packages that are not installed here
+            print(module.name, "needs", error.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == []
+
+
 @pytest.mark.parametrize("name", cerebro_eeg.__all__)
 def test_public_name_resolves(name: str) -> None:
     value = getattr(cerebro_eeg, name)

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,13 +62,45 @@ def run_command(line, folder):
     )
 
 
-@pytest.mark.timeout(900)  # a training on real cores, twice as long where they are shared
-def test_commands_run(tmp_path):
+SMALLER = {"--steps": "2", "--rounds": "1"}
+"""Values that take less time than the README's; every word and flag of a line stays as it is printed."""
+MORE = {
+    "bench": {"--preset": "tiny", "--channels": "2", "--seconds": "1", "--gemm": "64"},
+    "pretrain": {"--batch-size": "8"},
+    "finetune": {"--batch-size": "8"},
+}
+"""Options that are added to a verb where the README leaves them at their large defaults."""
+
+
+def smaller(line):
+    """Return the arguments of a line of the README, with smaller sizes."""
+    words = shlex.split(line.partition("#")[0])[1:]
+    words = [SMALLER.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    more = {flag: value for flag, value in MORE.get(words[0], {}).items() if flag not in words}
+    return [*words, *(word for pair in more.items() for word in pair)]
+
+
+@pytest.fixture
+def threads():
+    """Commands set the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_commands_run(tmp_path, monkeypatch, capsys):
+    """All in this process, where torch is loaded once; the last one, which does little, also as a user starts it."""
+    from cerebro_eeg.cli import main
+
+    monkeypatch.chdir(tmp_path)
     lines = command_lines()
     assert len(lines) >= 4
     for line in lines:
-        done = run_command(line, tmp_path)
-        assert done.returncode == 0, (line, done.stderr)
+        assert main(smaller(line)) == 0, (line, capsys.readouterr().err)
+    command = [sys.executable, "-m", "cerebro_eeg", *smaller(lines[-1])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_organisation_names_every_package():

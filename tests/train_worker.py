@@ -46,12 +46,12 @@ def do(job, grads):
     try:
         with Watched(grads if job.get("gradients") else None):
             if job["verb"] == "pretrain":
-                choices = pretrain.Choices(
+                choices = pretrain.PretrainOptions(
                     steps=job.get("steps", 20), seconds=1.0, paper=True, **job.get("choices", {})
                 )
                 pretrain.pretrain(stores, Path(job["out"]), preset(job), choices, engine, start)
             else:
-                tuned = finetune.Choices(steps=job.get("steps", 20), paper=True, **job["choices"])
+                tuned = finetune.FinetuneOptions(steps=job.get("steps", 20), paper=True, **job["choices"])
                 finetune.finetune(stores[0], Path(job["out"]), preset(job), tuned, engine, start)
     except CerebroError as error:
         return f"{type(error).__name__}: {error}"
@@ -101,7 +101,7 @@ class Watched:
         self.clip = torch.nn.utils.clip_grad_norm_
         step = loop._step
 
-        def first(run, pieces, asked, meanwhile):
+        def first(run, micro_batches, asked, ahead):
             def clip(parameters, most):
                 if not self.grads:
                     for name, parameter in run.module.named_parameters():
@@ -111,7 +111,7 @@ class Watched:
 
             torch.nn.utils.clip_grad_norm_ = clip
             try:
-                return step(run, pieces, asked, meanwhile)
+                return step(run, micro_batches, asked, ahead)
             finally:
                 torch.nn.utils.clip_grad_norm_ = self.clip
 

@@ -1,11 +1,11 @@
-"""Compile attention's kernels for a GPU that is not here: registers, what they spill, and a cache for its machine.
+"""Compile attention's kernels for a GPU that is not here: print their registers and spills, and fill a cache for it.
 
     python tools/compile_kernels.py --dims 16 48 --axes 20 36
 
-prints one line for each kernel of the grid of ``bench attention``. With ``--wheel``, an unpacked Triton wheel of the
-GPU's machine (same version, maybe for another Python), and ``TRITON_CACHE_DIR`` the path that the machine will have,
-what is compiled here is found there: pack the folder, unpack it there, set the same variable. Keys of Triton 3.6 depend
-on which kernel a process asks for first: here as in the benchmark, forward.
+prints one line per kernel of the grid of ``bench attention``. The compiled kernels can be used on the GPU's machine:
+``--wheel`` names an unpacked Triton wheel of that machine (the same version, maybe for another Python), and
+``TRITON_CACHE_DIR`` the path that the cache will have there. Pack the folder, unpack it there, set the same variable.
+Keys of Triton 3.6 depend on the kernel that a process asks for first; here, as in the benchmark, it is forward.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Compiled:
 
 
 def key_of(wheel: Path) -> str:
-    """What Triton calls itself in its cache's keys, from the files of another wheel of this version."""
+    """Return Triton's own part of its cache keys, computed from the files of another wheel of this version."""
     files = [wheel / "runtime/cache.py"]
     for part in ("compiler", "backends", "language"):
         if part == "language":
@@ -77,7 +77,7 @@ def grid(dims: list[int], axes: list[int]) -> Iterator[tuple[str, int, int, bool
 
 
 def run(kind: Any, dim: int, length: int, across: bool) -> None:
-    """One launch, of tensors without memory."""
+    """Launch one kernel on tensors without memory."""
     rows, tokens = (ENOUGH // length * length, 20) if across else (ENOUGH, length)
     qkv_RND = torch.empty(rows, tokens, 3 * HEADS * dim, dtype=torch.bfloat16, device="meta")
     out_RND = qkv_RND.new_empty(rows, tokens, HEADS * dim)

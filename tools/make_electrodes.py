@@ -1,4 +1,4 @@
-"""Writes src/cerebro_eeg/channels/electrodes.csv: every electrode of the vocabulary and its place on the unit sphere.
+"""Write src/cerebro_eeg/channels/electrodes.csv: every electrode of the vocabulary and its place on the unit sphere.
 
 The places follow from the definition of the 10-20 system and its refinements, not from a measured head:
 
@@ -68,13 +68,13 @@ OTHER = {
 
 
 def on_ring(percent: float, elevation: float) -> Point:
-    """The point on the left, ``percent`` of the way from front to back and ``elevation`` degrees above the equator."""
+    """Return the point on the left, ``percent`` of the way from front to back, ``elevation`` degrees up."""
     azimuth, height = math.radians(1.8 * percent), math.radians(elevation)
     return (-math.sin(azimuth) * math.cos(height), math.cos(azimuth) * math.cos(height), math.sin(height))
 
 
 def on_row(percent: float, steps: float) -> Point:
-    """The point ``steps`` quarters of the way down the left half of a row, from midline (0) to ring (4), or below."""
+    """Return the point ``steps`` quarters down the left half of a row, from midline (0) to ring (4), or below."""
     if steps >= 4:
         return on_ring(percent, -(steps - 4) * STEP)
     along = math.radians((percent - 10) / 10 * STEP)
@@ -91,14 +91,14 @@ def on_row(percent: float, steps: float) -> Point:
 
 
 def mirrored(name: str) -> str:
-    """F7h -> F8h: odd numbers are left, the next even number is its mirror."""
+    """Return the mirror electrode: F7h -> F8h; odd numbers are left, the next even number is right."""
     head = name.rstrip("h").rstrip("0123456789")
     digits = name.rstrip("h")[len(head) :]
     return head + str(int(digits) + 1) + name[len(head) + len(digits) :]
 
 
 def places() -> dict[str, Point]:
-    """Every electrode in its frozen order: 10-20, then 10-10, then 10-05 (each from front to back), then the others."""
+    """Return every electrode in its frozen order: 10-20, 10-10, 10-05 (each from front to back), then the others."""
     coarse: dict[str, Point] = {}
     fine: dict[str, Point] = {}
 
@@ -134,7 +134,7 @@ def places() -> dict[str, Point]:
 
 
 def csv_text() -> str:
-    """The whole file; adding 0.0 turns a rounded -0.0 into 0.0."""
+    """Return the text of the whole file; adding 0.0 turns a rounded -0.0 into 0.0."""
     lines = ["name,x,y,z"]
     lines += [",".join([name, *(f"{round(v, 4) + 0.0:.4f}" for v in place)]) for name, place in places().items()]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """CEReBrO, a compact EEG foundation model with alternating attention.
 
-The public names load with their first use, so that ``import cerebro_eeg`` and ``cerebro-eeg --help`` load no torch.
+The public names load at their first use, so ``import cerebro_eeg`` and ``cerebro-eeg --help`` do not load torch.
 """
 
 from importlib import import_module
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
-    from cerebro_eeg.runs.inference import embed, predict
+    from cerebro_eeg.runs.embed import embed
+    from cerebro_eeg.runs.predict import predict
 
 __version__ = "0.1.0"
 
@@ -45,9 +46,9 @@ _HOMES = {
     "ObjectiveConfig": "cerebro_eeg.config",
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
-    "embed": "cerebro_eeg.runs.inference",
+    "embed": "cerebro_eeg.runs.embed",
     "match": "cerebro_eeg.channels.match",
-    "predict": "cerebro_eeg.runs.inference",
+    "predict": "cerebro_eeg.runs.predict",
     "preset": "cerebro_eeg.config",
 }
 
@@ -56,7 +57,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # the next use finds it without asking here
+    globals()[name] = value  # the next use does not come here
     return value
 
 

@@ -1,13 +1,12 @@
 """The command line: verbs -> functions, flags -> arguments, results -> text, mistakes -> one line and an exit code.
 
-A verb is a plain typed function in ``cerebro_eeg.commands``. It prints nothing and RETURNS what it did: a frozen
-dataclass with ``text() -> str`` for people and ``to_dict() -> dict`` for ``--json``; where it can end badly without
-raising, it also has ``exit_code``. A user's mistake is raised as a ``CerebroError``. To add a verb, write the function
-and add one line to ``VERBS``. Its help is its docstring: the first lines, then one line per parameter under ``Args:``.
+A verb is a plain typed function in ``cerebro_eeg.commands``. It prints no result but RETURNS one: a frozen dataclass
+with ``text() -> str`` for people and ``to_dict() -> dict`` for ``--json``. A result that can be bad without an error
+also has ``exit_code``. A user's mistake is raised as a ``CerebroError``. To add a verb, write the function and add one
+line to ``VERBS``. Its help is its docstring: the first lines, then one line per parameter under ``Args:``.
 
-``--json`` and ``--debug`` belong to every verb and are handled here, so functions know neither. This is the only user
-of tyro; a verb's module, and tyro, are imported when that verb is called, so the plain ``--help`` imports next to
-nothing.
+``--json`` and ``--debug`` belong to every verb and are handled here, so the functions do not know them. Only this
+module uses tyro. It imports tyro and the module of a verb when that verb is called, so the plain ``--help`` is fast.
 """
 
 import contextlib
@@ -22,7 +21,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any, Protocol, TextIO
+from types import UnionType
+from typing import Annotated, Any, Protocol, TextIO, Union
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError
@@ -73,14 +73,14 @@ exit codes:
 
 
 class Result(Protocol):
-    """What every verb returns."""
+    """The result of a verb."""
 
     def text(self) -> str: ...
     def to_dict(self) -> dict[str, object]: ...
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code; nothing but a code and printed lines ever leaves."""
+    """Run one command and return its exit code; every error becomes a printed line."""
     args, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in flags
     if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a character shows "?" instead of failing
@@ -99,18 +99,18 @@ def main(argv: list[str] | None = None) -> int:
     except CerebroError as error:
         return _fail(f"error: {error}", error.exit_code, debug)
     except OSError as error:
-        _silence_stdout()  # it may be stdout itself, a full disk say: do not fail again at exit
+        _silence_stdout()  # stdout itself may have failed, for example on a full disk: do not fail again at exit
         reason = error.strerror or type(error).__name__
         return _fail(
             f"error: a file could not be read or written: {reason}; run again with --debug to see which", 1, debug
         )
-    except Exception as error:  # its words may quote a path or a header, so they are for --debug alone
+    except Exception as error:  # its message may quote a path or a header, so only --debug prints it
         hint = "run again with --debug for the traceback, and please report it"
         return _fail(f"internal error: {type(error).__name__} ({hint})", 1, debug)
 
 
 def _take_flags(argv: list[str]) -> tuple[list[str], set[str]]:
-    """Split off the flags that every verb has, wherever they stand before a ``--``."""
+    """Split off the flags that every verb has, anywhere before a ``--``."""
     end = argv.index("--") if "--" in argv else len(argv)
     own = {"--json", "--debug"}
     return [a for a in argv[:end] if a not in own] + argv[end:], own.intersection(argv[:end])
@@ -133,13 +133,13 @@ def _run(args: list[str], *, as_json: bool) -> int:
     try:
         with contextlib.redirect_stderr(said):
             call = _read_arguments(verb, rest)
-    except SystemExit as stop:  # tyro has printed its help, or drawn a box around what is wrong with the arguments
+    except SystemExit as stop:  # tyro has printed its help, or a box with the error
         if stop.code in (0, None):
             print("\nEvery verb also takes --json (print the result as JSON) and --debug (show tracebacks).")
             return 0
         return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
     result = call()
-    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, the first one speaks
+    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, only the first prints
         return getattr(result, "exit_code", 0)
     if as_json:
         import json
@@ -151,22 +151,25 @@ def _run(args: list[str], *, as_json: bool) -> int:
 
 
 def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
-    """Import the verb's function and read its arguments off the command line; what comes back only needs calling."""
+    """Import the verb's function and read its arguments from the command line; return the call to make."""
     import tyro
 
     module, _, name = VERBS[verb][0].partition(":")
     function = getattr(import_module(module), name)
     config: list[Any] = [tyro.conf.FlagCreatePairsOff]
-    # Where a verb takes one of several sets of options (bench), its name and its flags stand without a prefix.
+    # If a verb takes one of several sets of options (bench), names and flags have no prefix.
     config += [tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs]
     if hasattr(tyro.conf, "PositionalMetavarFromFieldName"):  # tyro 1.0.16; before it, help says STR for TARGET
         config.append(tyro.conf.PositionalMetavarFromFieldName)
 
-    # A word that Python keeps for itself has an underscore behind it in the function, and none on the command line; a
-    # dataclass (settings that verbs share) has no name there, so its fields stand among the other flags.
+    # A Python keyword has an underscore behind it in the function, and none on the command line. A dataclass (settings
+    # that verbs share) has no name there, so its fields stand among the other flags.
     signature = inspect.signature(function, eval_str=True)
     named = (
-        (p, "" if dataclasses.is_dataclass(p.annotation) else p.name.removesuffix("_"))
+        (
+            p.replace(annotation=_named_choices(p.annotation)),
+            "" if dataclasses.is_dataclass(p.annotation) else p.name.removesuffix("_"),
+        )
         for p in signature.parameters.values()
     )
     parameters = [
@@ -184,7 +187,18 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=args, config=config)
 
 
-# What tyro and Python say around the point of a usage error, and what stays of it.
+def _named_choices(annotation: Any) -> Any:
+    """Call each of several sets of options (bench) by its short name: TrainBench is ``train``."""
+    import tyro
+
+    kinds = annotation.__args__ if isinstance(annotation, UnionType) else ()
+    if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
+        return annotation
+    names = [kind.__name__.removesuffix("Bench").lower() for kind in kinds]
+    return Union[tuple(Annotated[k, tyro.conf.subcommand(n)] for k, n in zip(kinds, names, strict=True))]  # noqa: UP007
+
+
+# Patterns of words around a usage error of tyro or Python, and their replacements.
 PHRASES = (
     (r"[\u2500-\u257f]+", " "),
     (r"^\s*(Parsing error|Required options|Unrecognized options|Value error)\s+(?!:)", ""),
@@ -196,7 +210,7 @@ PHRASES = (
 
 
 def _unboxed(text: str) -> str:
-    """The words inside the box that tyro draws, on one line."""
+    """Return the words inside the box that tyro draws, on one line."""
     for pattern, replacement in PHRASES:
         text = re.sub(pattern, replacement, " ".join(text.split()))
     return " ".join(text.split()).rstrip(".")
@@ -238,6 +252,6 @@ def _show_warning(
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, so that Python's own flush at exit cannot fail as well."""
-    with suppress(OSError, ValueError):  # stdout may be no real file, as under a test
+    """Redirect stdout to nothing, so that Python's own flush at exit cannot fail as well."""
+    with suppress(OSError, ValueError):  # stdout may not be a real file, as under a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

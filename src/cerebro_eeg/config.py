@@ -1,8 +1,8 @@
-"""Every setting, its default and the presets: frozen dataclasses that check themselves. Standard library only.
+"""Config: every setting with its default, and the presets, as frozen dataclasses that check themselves.
 
 A field's default is the paper's value or, where the paper is silent, the decision that ``docs/paper.md`` explains. A
 checkpoint carries the whole of :class:`ModelConfig`, because weights are useless without the rate, the filter, the
-patches and the normalisation that they were trained with.
+patches and the normalisation that they were trained with. Standard library only.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ Normalization = Literal["zscore", "recording", "minmax", "scale", "none"]
 
 
 def _check_schedule(config: "PretrainConfig | FinetuneConfig", epochs: int) -> None:
-    """What both tables of hyper-parameters have in common."""
+    """Check the fields that both tables of hyper-parameters have."""
     require(config.batch_size >= 1, f"batch_size is {config.batch_size}; it must be at least 1")
     require(epochs >= 1, f"{epochs} epochs; there must be at least 1")
     require(
@@ -38,20 +38,20 @@ def _check_schedule(config: "PretrainConfig | FinetuneConfig", epochs: int) -> N
 
 @dataclass(frozen=True)
 class SignalConfig:
-    """The signal that the weights expect; files are prepared to it, arrays must come in it."""
+    """The signal that the weights expect. Files are prepared this way; arrays must already be so."""
 
     sfreq: float = 256.0
     """Sampling rate in Hz."""
     highpass: float = 0.1
     """Lower edge of the pass-band in Hz."""
     lowpass: float = 75.0
-    """Upper edge of the pass-band in Hz; a file whose rate is low keeps 0.45 of its rate."""
+    """Upper edge of the pass-band in Hz; for a file with a low rate, 0.45 of its rate."""
     notch_width: float = 2.0
-    """Width in Hz of the notch at the mains frequency, which belongs to the recording; 0 for none."""
+    """Width in Hz of the notch at the mains frequency of each recording; 0 for no notch."""
     filter_phase: Literal["zero", "causal"] = "zero"
-    """Zero-phase FIR, or causal second-order sections for streams."""
+    """Zero-phase FIR filters, or causal second-order sections for streams."""
     reference: Literal["as_recorded", "average", "linked_ears", "tcp"] = "as_recorded"
-    """What the channels are measured against."""
+    """The reference of the channels."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -75,7 +75,7 @@ class PatchConfig:
     hop: int = 32
     """Samples from one frame to the next."""
     reflect: int = 48
-    """Samples of reflection at both ends, so that T samples give floor(T / 32) frames."""
+    """Samples that are reflected at both ends, so that T samples give floor(T / 32) frames."""
     bins: int = 64
     """Frequency bins kept, from bin 1 on (bin 0 is the constant)."""
     square: int = 8
@@ -83,7 +83,7 @@ class PatchConfig:
     floor: float = 1e-3
     """Magnitudes are clipped from below at this share of the channel's median before the logarithm."""
     phase: Literal["none", "interleaved", "separated"] = "none"
-    """Phase as further rows: after each channel's magnitude, or after all of them."""
+    """Where rows of phase stand: nowhere, after the magnitude of each channel, or after all magnitudes."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -107,24 +107,24 @@ class PatchConfig:
 
     @property
     def rows(self) -> int:
-        """Rows of tokens that one channel becomes."""
+        """Rows of tokens per channel."""
         return 1 if self.phase == "none" else 2
 
     def frames(self, samples: int) -> int:
-        """Spectrogram frames that ``samples`` samples give."""
-        if samples <= self.reflect:  # a reflection needs one sample more than it mirrors
+        """Return the number of spectrogram frames of ``samples`` samples."""
+        if samples <= self.reflect:  # a reflection needs one sample more than it reflects
             return 0
         return max(0, (samples + 2 * self.reflect - self.n_fft) // self.hop + 1)
 
     def count(self, samples: int) -> int:
-        """Patches that ``samples`` samples give, 0 when the window is too short for one."""
+        """Return the number of patches of ``samples`` samples; 0 if the window is too short for one."""
         if self.kind == "waveform":
             return max(0, (samples - self.length) // self.stride + 1)
         frames = self.frames(samples)
         return frames if self.kind == "time_bins" else frames // self.square * self.bands
 
     def shortest(self) -> int:
-        """Samples in the shortest window that gives a patch."""
+        """Return the samples of the shortest window that has a patch."""
         if self.kind == "waveform":
             return self.length
         frames = 1 if self.kind == "time_bins" else self.square
@@ -133,7 +133,7 @@ class PatchConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The encoder and all that its weights depend on."""
+    """The encoder, and everything that its weights depend on."""
 
     depth: int = 8
     """Blocks."""
@@ -142,33 +142,33 @@ class ModelConfig:
     heads: int = 12
     """Attention heads in each block."""
     mlp_ratio: float = 4.0
-    """Width of the MLP's hidden layer over the token's."""
+    """Width of the hidden layer of the MLP, as a multiple of the token's width."""
     attention: AttentionKind = "alternating"
-    """Where a token may look."""
+    """Which tokens a token may attend to."""
     first_axis: Literal["channels", "time"] = "channels"
     """Axis of the first layer of alternating attention."""
     norm: Literal["pre", "post"] = "pre"
-    """LayerNorm before each part and once at the end, or after each part."""
+    """LayerNorm before each part of a block and once at the end, or after each part."""
     norm_eps: float = 1e-5
     """Added to the variance in every LayerNorm."""
     bias: bool = True
     """Biases in every linear layer."""
     init_std: float = 0.02
-    """Standard deviation of the truncated normal that starts tables and tokens."""
+    """Standard deviation of the truncated normal distribution that tables and tokens start from."""
     window: int = 1280
-    """Samples in a training window: the position table has a row for each of its patches."""
+    """Samples in a training window; the position table has one row per patch of it."""
     max_channels: int = 64
-    """Electrodes a window may have before a way to choose is asked for."""
+    """The most channels of a window; a recording with more needs a policy (``too_many``)."""
     normalization: Normalization = "zscore"
-    """How a window is scaled before it is cut."""
+    """How a window is scaled before it is cut into patches."""
     fixed_scale: float = 100.0
     """Microvolts that become 1 with ``normalization="scale"``."""
     amplitude: bool = False
-    """Tell each channel's tokens its log standard deviation relative to its recording."""
+    """Whether tokens also carry the log standard deviation of their channel relative to the recording."""
     patches: PatchConfig = field(default_factory=PatchConfig)
-    """How a channel is cut."""
+    """How a channel is cut into patches."""
     signal: SignalConfig = field(default_factory=SignalConfig)
-    """What the signal was before."""
+    """How recordings are filtered, referenced and resampled before."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -207,10 +207,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """Learning by reconstructing masked patches."""
+    """The pre-training objective: reconstruct masked patches."""
 
     style: Literal["simmim", "vitmae"] = "simmim"
-    """Masked tokens in the encoder, or visible tokens only and a light decoder."""
+    """SimMIM: the encoder sees masked tokens. ViTMAE: it sees visible tokens only, and a light decoder fills in."""
     mask_ratio: float = 0.5
     """Share of a window's tokens that are masked; the count is rounded half to even."""
     alpha: float = 0.1
@@ -220,9 +220,9 @@ class ObjectiveConfig:
     decoder_depth: int = 2
     """Blocks of the ViTMAE decoder."""
     decoder_width: int | None = None
-    """Width of the decoder; none for the encoder's."""
+    """Width of the decoder; None for the encoder's."""
     decoder_heads: int | None = None
-    """Heads of the decoder; none for the encoder's."""
+    """Heads of the decoder; None for the encoder's."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -233,7 +233,7 @@ class ObjectiveConfig:
             require(value is None or value >= 1, f"{name} is {value}; it must be at least 1")
 
     def decoder(self, model: ModelConfig) -> ModelConfig:
-        """The decoder's dimensions; its attention kind is the encoder's."""
+        """Return the dimensions of the decoder; it has the same kind of attention as the encoder."""
         return dataclasses.replace(
             model,
             depth=self.decoder_depth,
@@ -244,20 +244,20 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """What the linear layer on the pooled tokens answers."""
+    """The linear layer on the pooled tokens: its outputs and what they mean."""
 
     n_outputs: int
     """Classes, or regression targets."""
     task: Literal["classification", "regression"] = "classification"
     """Logits or values."""
     names: tuple[str, ...] = ()
-    """What each output stands for, in order; empty when unknown."""
+    """Names of the outputs, in order; empty if unknown."""
     samples: int | None = None
-    """Samples of the windows it was made for; none for any length."""
+    """Samples of the windows that it was trained with; None for any length."""
     threshold: float | None = None
-    """Mean probability of the last of two classes from which a recording is called by it; chosen on validation."""
+    """Mean probability from which a recording gets the last of two classes; chosen on validation."""
     threshold_level: Literal["window", "recording", "unknown"] = "unknown"
-    """Over what it was chosen: windows, where recordings hold windows of both classes; unknown in older checkpoints."""
+    """Level that the threshold was chosen on: windows if recordings hold both classes; unknown in old checkpoints."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -275,7 +275,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class Source:
-    """Data that trained some weights."""
+    """A data set that weights were trained on."""
 
     name: str
     """Corpus or store."""
@@ -296,16 +296,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Training:
-    """What the weights of a checkpoint were trained on."""
+    """A record of what the weights of a checkpoint were trained on."""
 
     steps: int = 0
     """Optimizer steps."""
     windows: int = 0
     """Windows seen, repetitions counted."""
     electrode_windows: dict[str, int] = field(default_factory=dict)
-    """Windows that trained each electrode's row; an electrode that is not here has a random row."""
+    """Windows that trained the row of each electrode; an electrode that is missing here has a random row."""
     data: tuple[Source, ...] = ()
-    """Where the windows came from."""
+    """The data sets that the windows came from."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -314,7 +314,7 @@ class Training:
             require(count >= 0, f"{name} is counted {count}; it must not be negative")
 
     def plus(self, windows: int, electrodes: Iterable[str]) -> "Training":
-        """The record after ``windows`` more windows, each with all of these electrodes."""
+        """Return the record after ``windows`` more windows, each with all of these electrodes."""
         counts = dict(self.electrode_windows)
         for name in electrodes:
             counts[name] = counts.get(name, 0) + windows
@@ -366,7 +366,7 @@ class FinetuneConfig:
     min_lr: float = 2.5e-7
     """Learning rate at the end of the cosine."""
     epochs: int = 50
-    """Epochs in all."""
+    """Epochs of training."""
     warmup_epochs: int = 5
     """Epochs of linear warm-up."""
     layer_decay: float = 0.75
@@ -374,15 +374,15 @@ class FinetuneConfig:
     weight_decay: float = 0.05
     """AdamW's decay; none on biases, norms, tables and tokens."""
     noise_ratio: float = 0.2
-    """Standard deviation of added Gaussian noise over the channel's."""
+    """Standard deviation of added Gaussian noise, as a multiple of the channel's."""
     noise_probability: float = 0.5
     """Share of the windows that get noise."""
     drop_path: float = 0.1
-    """Largest chance of skipping a residual branch."""
+    """Largest probability of skipping a residual branch."""
     drop_path_schedule: Literal["linear", "constant"] = "linear"
-    """Whether that chance rises with depth or is the same everywhere."""
+    """Whether that probability rises with depth or is constant."""
     label_smoothing: float = 0.1
-    """Share of the target spread over all classes."""
+    """Share of the target that is spread over all classes."""
     clip: float = 1.0
     """Largest norm of the gradient."""
 
@@ -398,7 +398,7 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of the model with the hyper-parameters that the paper gives it."""
+    """A size of the model, with the paper's hyper-parameters for it."""
 
     model: ModelConfig
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -408,7 +408,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = types.MappingProxyType(
     {
-        # `tiny` is ours: something that learns on a laptop in minutes. The others are the paper's.
+        # `tiny` is not in the paper: it learns on a laptop in minutes. The others are the paper's.
         "tiny": Preset(
             ModelConfig(depth=4, width=64, heads=4),
             pretrain=PretrainConfig(batch_size=64),
@@ -422,7 +422,7 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
 
 
 def preset(name: str) -> Preset:
-    """The preset called ``name``."""
+    """Return the preset called ``name``."""
     if name not in PRESETS:
         raise ConfigError(
             f"there is no preset {name!r}{did_you_mean(name, PRESETS)}; choose one of {', '.join(PRESETS)}"
@@ -431,7 +431,7 @@ def preset(name: str) -> Preset:
 
 
 def model_config(given: ModelConfig | Preset | str) -> ModelConfig:
-    """The model's config, from itself, a preset or a preset's name."""
+    """Return the model's config, given as itself, as a preset or as the name of a preset."""
     if isinstance(given, ModelConfig):
         return given
     if isinstance(given, Preset):

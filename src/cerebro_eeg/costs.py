@@ -1,8 +1,7 @@
-"""What a model costs, counted from its config alone: parameters, FLOPs, attention scores, memory. No torch.
+"""Costs: parameters, FLOPs, attention scores and memory of a model, counted from its config alone. No torch.
 
-A FLOP is a multiplication or an addition: 2 per multiply-add. Costs are of one window and the forward pass unless said
-otherwise; normalisation, softmax, GELU and the STFT are left out, as the paper does. Every count here is compared with
-the real modules in the tests.
+A multiply-add counts as 2 FLOPs. Costs are those of one window and a forward pass unless stated otherwise. They leave
+out normalisation, softmax, GELU and the STFT, as the paper does. Tests compare every count with the real modules.
 """
 
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds are counted double; ``scores`` are the attention weights of one layer that a softmax produces."""
+    """The cost of encoding one window."""
 
     tokens: int
     flops: int
     attention_flops: int
     scores: int
-    """Most scores of any one layer."""
+    """Attention weights of the layer that has the most of them."""
     forward_bytes: int
-    """Activations alive at the worst moment of a forward pass without gradients, scores not materialised."""
+    """Peak of the activations in a forward pass without gradients, if scores are not materialised."""
     backward_bytes: int
     """Activations kept for the backward pass."""
 
@@ -37,7 +36,7 @@ def parameters(
     head: HeadConfig | None = None,
     electrode_rows: int = PAPER_ROWS,
 ) -> dict[str, int]:
-    """Parameters by part, with ``electrode_rows`` rows of the channel table."""
+    """Count parameters by part, with ``electrode_rows`` rows of the channel table."""
     width = config.width
     parts = {
         "patch embedding": _linear(config.patches.size, width, config.bias),
@@ -63,12 +62,12 @@ def parameters(
 
 
 def whole_table(config: ModelConfig) -> int:
-    """Parameters of the channel table for the whole vocabulary, the pad's row included."""
+    """Count the parameters of the channel table for the whole vocabulary and the pad."""
     return (len(VOCABULARY) + 1) * config.width
 
 
 def cost(config: ModelConfig, channels: int, samples: int) -> Cost:
-    """Cost of encoding one window."""
+    """Return the cost of encoding one window."""
     rows, patches, width, hidden = (
         channels * config.patches.rows,
         config.patches.count(samples),
@@ -80,10 +79,10 @@ def cost(config: ModelConfig, channels: int, samples: int) -> Cost:
     mlp = 2 * 2 * tokens * width * hidden
     flops = 2 * tokens * config.patches.size * width + config.depth * mlp
     flops += sum(scores + projections for scores, projections, _ in attention)
-    # Forward: the patches; the block's input, the residual stream and its norm; and either q, k, v (as projected and as
-    # folded) and their result, or the MLP's hidden layer before and after GELU.
+    # Forward: the patches; the block's input, the residual stream and its norm; then either q, k, v (as projected and
+    # as folded) and their result, or the hidden layer of the MLP before and after GELU.
     forward = tokens * (config.patches.size + 3 * width + max(7 * width, 2 * hidden)) * FLOAT
-    # Kept for the backward pass, in each block: inputs and outputs of two norms, what the output projection sees, for
+    # Kept per block for the backward pass: inputs and outputs of two norms, the input of the output projection, for
     # each QKV q, k, v and their result (one value in the bottleneck), and the hidden layer before and after GELU.
     attended = 1 if config.attention == "bottleneck" else 4 * (2 if config.attention == "two_axis" else 1)
     backward = config.depth * tokens * ((5 + attended) * width + 2 * hidden) * FLOAT
@@ -98,10 +97,10 @@ def cost(config: ModelConfig, channels: int, samples: int) -> Cost:
 
 
 def attention_cost(config: ModelConfig, layer: int, rows: int, patches: int) -> tuple[int, int, int]:
-    """FLOPs of scores and their use, FLOPs of projections, and scores, of attention in one layer of one window."""
+    """Return FLOPs of the scores and their use, FLOPs of projections, and the number of scores, for one layer."""
     tokens, width, heads = rows * patches, config.width, config.heads
     projections = 2 * tokens * 4 * width**2
-    across, along = patches * rows**2, rows * patches**2  # pairs of tokens that meet across channels, along time
+    across, along = patches * rows**2, rows * patches**2  # pairs of tokens across channels, and along time
     if config.attention == "bottleneck":  # pooled queries and keys; the second value is as wide as all channels
         flops = 2 * 2 * rows**2 * width + 2 * patches**2 * width + 2 * along * width
         return flops, projections, heads * (rows**2 + patches**2)

@@ -1,12 +1,12 @@
-"""What goes wrong by a user's hand: one class a kind of mistake, each with the exit code of the command line.
+"""Errors: one class per kind of mistake that a user can make, each with an exit code of the command line.
 
-Every message says what was given, what was expected and what to do, in one line. A class also derives from the built-in
-exception that Python code would expect, so ``except ValueError`` works without knowing this package.
+Every message says in one line what was given, what was expected and what to do. A class also derives from the built-in
+exception that Python code would expect, so ``except ValueError`` works without importing this package.
 """
 
 
 class CerebroError(Exception):
-    """Any mistake that a user can mend; the command line prints it as one line, without a traceback."""
+    """Any mistake that a user can correct; the command line prints it as one line, without a traceback."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class ChannelError(InputError):
 
 
 class RecordingError(InputError):
-    """A recording that cannot be read truthfully; ``code`` is the reason in one word, as ``skipped.csv`` has it."""
+    """A recording that cannot be read truthfully; ``code`` is the reason in one word, as in ``skipped.csv``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class RecordingError(InputError):
 
 
 class CheckpointError(CerebroError, ValueError):
-    """A file of weights that is missing, damaged, altered, of another kind or not whole."""
+    """A file of weights that is missing, damaged, altered, incomplete or of another kind."""
 
     exit_code = 4
 
@@ -52,12 +52,12 @@ class StoreBusyError(StoreError):
 
 
 class TrainingError(CerebroError, RuntimeError):
-    """A training that cannot go on: not a number, out of memory, a process that died; the last state is intact."""
+    """A training that cannot continue (NaN, out of memory, a process that died); its last state is intact."""
 
     exit_code = 8
 
 
 class StoppedError(CerebroError):
-    """A training that was asked to stop and did, with its state saved; the same command goes on."""
+    """A training that was asked to stop and did, with its state saved; the same command continues it."""
 
     exit_code = 7

@@ -1,7 +1,7 @@
-"""Every file we write comes into being here: whole or not at all. Standard library only.
+"""Files: every file that the package writes is written here, completely or not at all. Standard library only.
 
-A file is written to a hidden sibling, flushed to the disk and renamed over the target, so that a reader, a crash or a
-full disk never meets half a file. POSIX and Windows both replace atomically within one folder.
+A file is written to a hidden sibling, flushed to the disk and renamed over the target. So no reader, crash or full disk
+leaves half a file. POSIX and Windows both replace atomically within one folder.
 """
 
 import contextlib
@@ -13,20 +13,21 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of ``path`` to write to; it takes the place of ``path`` when the block ends well."""
+    """Yield a temporary sibling of ``path`` to write to; it replaces ``path`` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    temporary.touch(exist_ok=False)  # not mkstemp: the file should get the permissions that `open` gives
+    temporary.touch(exist_ok=False)  # not mkstemp, because the file should get the permissions that `open` gives
     permissions = temporary.stat().st_mode
     try:
         yield temporary
-        temporary.chmod(permissions)  # safetensors puts a new, private file in its place
+        # safetensors replaces the file by a new one with mode 0600: restore the permissions.
+        temporary.chmod(permissions)
         _flush(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # the file is whole and in place; some file systems cannot flush a folder
+    with contextlib.suppress(OSError):  # the file is in place; some file systems cannot flush a folder
         _flush(path.parent)
 
 
@@ -37,20 +38,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def absent(folder: Path) -> list[Path]:
-    """The folders that come into being when this one is made, innermost first."""
+    """Return the folders that making this one would create, innermost first."""
     return [one for one in (folder, *folder.parents) if not one.exists()]
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove those of them that are empty, in this order."""
+    """Remove the folders that are empty, in this order."""
     for folder in folders:
-        with contextlib.suppress(OSError):  # it holds something, or is gone
+        with contextlib.suppress(OSError):  # it is not empty, or does not exist
             folder.rmdir()
 
 
 def _flush(path: Path) -> None:
-    """Push a file, or on POSIX the entries of a folder, to the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and its rename is durable without it
+    """Flush a file, or on POSIX the entries of a folder, to the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and renames durably without it
         return
     descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
     try:

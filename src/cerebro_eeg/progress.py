@@ -1,4 +1,4 @@
-"""Progress: how far a long piece of work is, said on stderr in words that people read. Standard library only."""
+"""Progress: lines on stderr that say how far a long computation is. Standard library only."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Progress:
-    """Lines on stderr: those that stay, and one that changes in place; in a log, that one only now and then."""
+    """Prints lines that stay, and one line that changes in place (in a log: a new line every few seconds)."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -17,16 +17,16 @@ class Progress:
         self._open = False
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.end()
         print(line, file=sys.stderr, flush=True)
 
     def due(self) -> bool:
-        """Whether it is time to show the changing line again; asking is cheap, writing the line need not be."""
+        """Return whether it is time to show the changing line again; ask before composing an expensive line."""
         return time.monotonic() - self._last >= self._every
 
     def show(self, line: str) -> None:
-        """The line that changes; in a log it is one more line."""
+        """Show the changing line; in a log, print it as one more line."""
         self._last = time.monotonic()
         if self._live:
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
@@ -35,7 +35,7 @@ class Progress:
             self.say(line)
 
     def end(self) -> None:
-        """Leave the changing line as it is and go to the next."""
+        """Leave the changing line as it is and start a new one."""
         if self._open:
             print(file=sys.stderr, flush=True)
             self._open = False
@@ -43,7 +43,7 @@ class Progress:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Models print what they loaded where no logging is set up; within this they do not."""
+    """Silence the lines that models print when they load and no logging is configured."""
     log, handler = logging.getLogger("cerebro_eeg"), logging.NullHandler()
     log.addHandler(handler)
     try:
@@ -53,7 +53,7 @@ def unheard() -> Iterator[None]:
 
 
 def in_bytes(size: float) -> str:
-    """2.5e9 -> '2.5 GB'."""
+    """Format 2.5e9 as '2.5 GB'."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"
@@ -62,17 +62,17 @@ def in_bytes(size: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """4000 -> '1 h 06 min'."""
+    """Format 4000 as '1 h 06 min'."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def time_left(done: float, total: float, seconds: float) -> str:
-    """What is left of ``total`` at the pace so far: '3 min 20 s', or '?' before anything is done."""
+    """Return the time left at the pace so far, such as '3 min 20 s'; '?' before anything is done."""
     return in_time((total - done) * seconds / done) if done > 0 else "?"
 
 
 def counted(count: int, what: str) -> str:
-    """'1 recording', '2 recordings'."""
+    """Return '1 recording' or '2 recordings'."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Dataclasses as JSON values and back, every field checked by its type. Standard library only."""
+"""Schema: dataclasses to JSON values and back, with every field checked by its type. Standard library only."""
 
 import dataclasses
 import difflib
@@ -7,7 +7,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from reprlib import repr as shown  # a value may be as long as a file: errors stay one line
+from reprlib import repr as shown  # shortens long values, so that errors stay one line
 from typing import Any, Literal, TypeVar
 
 from cerebro_eeg.errors import ConfigError
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` when one of the choices is close, else nothing."""
+    """Return `` (did you mean 'x'?)`` if one of the choices is close, otherwise nothing."""
     close = difflib.get_close_matches(name, list(choices), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as plain JSON values."""
+    """Return a config as plain JSON values."""
     return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
 
 
 def from_dict(cls: type[T], values: Any, base: T | None = None) -> T:
-    """A config from JSON values, every field checked; fields left out come from ``base``, or are an error."""
+    """Make a config from JSON values; missing fields come from ``base``, and without it they are an error."""
     return _build(cls, values, base, cls.__name__)
 
 
 def settle(config: Any) -> None:
-    """Check every field of a config that is being made, and give it the type that it says: 256 becomes 256.0."""
+    """Check every field of a new config, and convert it to its declared type: 256 becomes 256.0."""
     hints = typing.get_type_hints(type(config))
     for name in (f.name for f in dataclasses.fields(config)):
         value = _check(hints[name], getattr(config, name), None, f"{type(config).__name__}.{name}")
@@ -60,10 +60,10 @@ def _build(cls: type[T], values: Any, base: T | None, where: str) -> T:
 
 
 def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
-    """``value`` as the type of the field, or an error that says what was expected."""
+    """Return ``value`` in the type of the field, or raise an error that says what was expected."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        if isinstance(value, typing.cast(type[Any], hint)):  # it has checked itself
+        if isinstance(value, typing.cast(type[Any], hint)):  # it was checked when it was made
             return value
         return _build(typing.cast(type[Any], hint), value, base, where)
     if origin is Literal:
@@ -85,7 +85,7 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
             return {k: _check(args[1], v, None, f"{where}[{shown(k)}]") for k, v in value.items()}
         raise ConfigError(f"{where} is {shown(value)}; expected an object with named values")
     value = _plain(value)
-    if isinstance(value, bool) == (hint is bool):  # a bool is an int to Python, not to us
+    if isinstance(value, bool) == (hint is bool):  # for Python a bool is an int; here it is not
         if hint is not float and isinstance(value, hint):
             return value
         if hint is float and isinstance(value, int | float) and abs(value) <= sys.float_info.max:  # false for NaN, too
@@ -94,7 +94,7 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Lists for tuples and Python's numbers for NumPy's, which JSON does not know."""
+    """Convert tuples to lists and NumPy numbers to Python's, because JSON knows only these."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

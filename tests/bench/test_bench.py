@@ -1,4 +1,4 @@
-"""Benchmarks at sizes that take no time: what is measured, in which order, and what becomes of it. Nothing is timed."""
+"""Benchmarks at tiny sizes: they test what is measured, in which order, and what is written. No test checks a time."""
 
 import ast
 import csv
@@ -16,17 +16,16 @@ import pytest
 import torch
 
 from cerebro_eeg.bench import __main__ as bare
-from cerebro_eeg.bench import clock, forward, goals, kernels, mixed, options, paper, peers, reads, shapes
+from cerebro_eeg.bench import clock, forward, loader, mixed, options, train
 from cerebro_eeg.bench.attention import as_row, geometric_mean
-from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up
+from cerebro_eeg.bench.ceilings import best_gemm, in_flops, kept_up, passed, roofline
+from cerebro_eeg.bench.ceilings import products as layer_products
 from cerebro_eeg.bench.clock import Timing, Turns, take_turns
 from cerebro_eeg.bench.cpu import products
 from cerebro_eeg.bench.machine import Where, choose_device, command, cpu, where
 from cerebro_eeg.bench.models import Rival, captured, chosen, noise
-from cerebro_eeg.bench.roofline import passed, roofline
-from cerebro_eeg.bench.roofline import products as layer_products
 from cerebro_eeg.bench.run import run
-from cerebro_eeg.bench.table import Panel, Series, Table, failing_notes
+from cerebro_eeg.bench.table import Panel, ResultTable, Series, failing_notes
 from cerebro_eeg.cli import main
 from cerebro_eeg.commands.bench import bench
 from cerebro_eeg.config import preset
@@ -64,7 +63,7 @@ class FakeClock:
 def test_a_busy_machine_is_told_over_every_table(monkeypatch):
     for load, said in ((0.0, ""), (1e9, ", BUSY: load 1000000000.0")):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert where(options.Cpu()).machine == cpu() + said
+        assert where(options.CpuBench()).machine == cpu() + said
 
 
 # ---- clock ---------------------------------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ def test_clocks_divide_by_repeats_and_call_as_often(timer, monkeypatch):
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-TABLE = Table(
+TABLE = ResultTable(
     "speed",
     "A title",
     {"who": "", "ms": ".1f", "times": ".2fx", "hidden": None},
@@ -195,9 +194,9 @@ def test_plot_shows_bars_lines_and_marks(tmp_path, monkeypatch):
 
 
 def test_command_names_what_is_not_the_default_and_no_path():
-    given = options.Loader(store=Path("/home/somebody/store"), threads=(1, 2), seconds=2.0)
+    given = options.LoaderBench(store=Path("/home/somebody/store"), threads=(1, 2), seconds=2.0)
     assert command(given) == "cerebro-eeg bench loader --store STORE --seconds 2.0 --threads 1 2"
-    assert command(options.Train(eager=True)) == "cerebro-eeg bench train --eager"
+    assert command(options.TrainBench(eager=True)) == "cerebro-eeg bench train --eager"
 
 
 # ---- what is measured ----------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ def test_every_backend_computes_the_same(attention):
 
 
 def test_all_forms_of_a_mixture_have_the_same_real_rows():
-    asked = options.Mixed(least=2, most=5, pad=7, device="cpu")
+    asked = options.MixedBench(least=2, most=5, pad=7, device="cpu")
     forms, real = mixed.make_forms(asked, 6, 128, CPU)
     rows = real["packed"]
     assert forms["packed"].signal_RT.shape[0] == rows
@@ -268,14 +267,14 @@ def test_all_forms_of_a_mixture_have_the_same_real_rows():
 
 def test_single_reads_come_to_all_windows():
     seen = []
-    call = reads._parts(seen.append, place=2, windows=500)
+    call = loader._parts(seen.append, place=2, windows=500)
     for _ in range(5):
         call()
     assert sorted(part.start for part in seen) == [0, 100, 200, 300, 400]
 
 
 def test_curves_of_the_paper_are_those_of_the_recipes():
-    found = paper.read_curves()
+    found = forward.read_curves()
     count = 0
     for figure in ("sizes", "kinds"):
         text = (ROOT / "recipes" / f"figure_{figure}.py").read_text(encoding="utf-8")
@@ -294,8 +293,9 @@ def test_curves_of_the_paper_are_those_of_the_recipes():
 
 def test_figure_has_ratios_over_ours_and_the_papers_numbers(monkeypatch):
     times = {"alternating": (0.002, 0.1, 10.0), "materialised": (0.005, 0.2, 60.0), "two_axis": (0.003, 0.1, None)}
+    monkeypatch.setattr(Rival, "encoder", lambda *given: None)  # of Large: seconds and gigabytes
     monkeypatch.setattr(forward, "_point", lambda *given: (times, {"standard": "OutOfMemoryError: no"}))
-    asked = options.Forward(presets=("large",), channels=(1, 61), device="cpu")
+    asked = options.ForwardBench(presets=("large",), channels=(1, 61), device="cpu")
     table = forward.figure(asked, 64, CPU, print)
     rows = {(row[1], row[3]): dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert len(rows) == 10
@@ -314,43 +314,30 @@ def _dicts(table):
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def test_table_of_shapes():
-    compared = [
-        shapes.Compared(2.0, "worst", 4),
-        shapes.Compared(0.5, "best", 600),
-        shapes.Compared(1.6, "large", 512),
-        shapes.Compared(1.0, "other", 511),
-    ]
-    table = shapes.table(10, ["a: not finite"], compared)
-    every, large = _dicts(table)
-    assert every == {
-        "queries": "any",
-        "tried": 10,
-        "by_kernels": 4,
-        "failures": 1,
-        "over_allowed": 2,
-        "error_median": 1.0,
-        "error_p99": 1.6,
-        "error_p999": 1.6,
-        "error_most": 2.0,
-    }
-    assert [large[name] for name in ("by_kernels", "over_allowed", "error_median", "error_most")] == [2, 1, 0.5, 1.6]
-    notes = ["fails: a: not finite", "2.00x: worst, 4 queries", "1.60x: large, 512 queries"]
-    assert list(table.notes) == notes
-    assert shapes.table(3, [], []).rows[0] == ["any", 3, 0, 0, 0, None, None, None, None]
-
-
 # ---- end to end ----------------------------------------------------------------------------------------------------
 
 
 TINY = {
-    options.Attention: {"dims": (16,), "axes": (3,), "heads": 2, "tokens": 128, "copy": 2**12},
-    options.Forward: {"presets": ("tiny",), "patches": (64, 2), "channels": (1,), "windows": 1, "goal_channels": 2},
-    options.Latency: {"presets": ("tiny",), "channels": 2, "seconds": 1.0},
-    options.Train: {"presets": ("tiny",), "windows": (2,), "channels": 2, "seconds": 1.0, "gemm": (16,), "copy": 99},
-    options.Mixed: {"presets": ("tiny",), "windows": (2,), "least": 1, "most": 2, "pad": 3, "seconds": 1.0},
-    options.Pretrain: {"presets": ("tiny",), "windows": 2, "steps": 4, "recordings": 1, "minutes": 0.4},
-    options.Loader: {
+    options.AttentionBench: {"dims": (16,), "axes": (3,), "heads": 2, "tokens": 128, "copy": 2**12},
+    options.ForwardBench: {
+        "presets": ("tiny",),
+        "patches": (64, 2),
+        "channels": (1,),
+        "windows": 1,
+        "goal_channels": 2,
+    },
+    options.LatencyBench: {"presets": ("tiny",), "channels": 2, "seconds": 1.0},
+    options.TrainBench: {
+        "presets": ("tiny",),
+        "windows": (2,),
+        "channels": 2,
+        "seconds": 1.0,
+        "gemm": (16,),
+        "copy": 99,
+    },
+    options.MixedBench: {"presets": ("tiny",), "windows": (2,), "least": 1, "most": 2, "pad": 3, "seconds": 1.0},
+    options.PretrainBench: {"presets": ("tiny",), "windows": 2, "steps": 4, "recordings": 1, "minutes": 0.4},
+    options.LoaderBench: {
         "recordings": 2,
         "minutes": 0.1,
         "seconds": 1.0,
@@ -359,20 +346,20 @@ TINY = {
         "windows": 100,
         "index": 9,
     },
-    options.Prepare: {"minutes": 0.5, "cases": ("2x250",)},
-    options.Cpu: {"preset": "tiny", "channels": (19, 2), "seconds": 1.0, "gemm": (16,)},
-    options.Peers: {"channels": 2, "seconds": 1.0, "windows": 1, "preset": "tiny", "gemm": (64,)},
+    options.PrepareBench: {"minutes": 0.5, "cases": ("2x250",)},
+    options.CpuBench: {"preset": "tiny", "channels": (19, 2), "seconds": 1.0, "gemm": (16,)},
 }
 FILES = {
-    options.Forward: ["forward-square", "forward-64", "forward-2"],
-    options.Loader: ["loader", "reads"],
+    options.ForwardBench: ["forward-square", "forward-64", "forward-2"],
+    options.LoaderBench: ["loader", "reads"],
 }
 
 
-def tiny(kind):
+def tiny(kind, **given):
+    """Return options of a benchmark that take no time on a CPU."""
     more = {name: "cpu" for name in ("device",) if hasattr(kind, name)}
     more |= {name: True for name in ("eager",) if hasattr(kind, name)}
-    return kind(rounds=1, **TINY[kind], **more)
+    return kind(rounds=1, **(given or TINY[kind]), **more)
 
 
 @pytest.fixture(scope="module")
@@ -380,11 +367,11 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("bench")
 
 
-@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("kind", TINY, ids=options.name_of)
 def test_benchmark_end_to_end(kind, folder):
     said = []
     found = run(tiny(kind), folder, said.append)
-    name = kind.__name__.lower()
+    name = options.name_of(kind)
     assert [table.name for table, _ in found] == FILES.get(kind, [name])
     assert said
     for table, place in found:
@@ -405,7 +392,7 @@ def test_a_table_is_written_before_the_next_is_measured(tmp_path, monkeypatch):
 
     monkeypatch.setattr(forward, "figure", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(options.Forward), tmp_path, print)
+        run(tiny(options.ForwardBench), tmp_path, print)
     assert {path.name for path in tmp_path.iterdir()} == {f"forward-square.{kind}" for kind in ("csv", "txt", "png")}
 
 
@@ -419,100 +406,37 @@ def test_kernels_by_group():
         "cerebro_attention_backward": 4.0,
         "Memset (Device)": 0.125,
     }
-    found = kernels.grouped(names.items())
+    found = train.grouped(names.items())
     sums = {"attention": 4.0, "products": 3.5, "products with GELU": 2.0, "norms": 1.25, "rest": 0.125}
     assert list(found.items()) == list(sums.items())
-    assert kernels.describe("ours", "base", found) == (
+    assert train.describe_kernels("ours", "base", found) == (
         "kernels of a step of ours, base: 10.9 ms (attention 4.0, products 3.5, products with GELU 2.0, norms 1.2, "
         "rest 0.1)"
     )
-    assert kernels.profiled(lambda: None, torch.device("cpu")) is None
+    assert train.profiled(lambda: None, torch.device("cpu")) is None
 
 
 @pytest.mark.gpu
 def test_cuda_kernels_of_a_call():
     """A product and a copy; the host's events are not counted twice."""
     a = torch.randn(4096, 4096, device="cuda")
-    found = kernels.profiled(lambda: (a @ a).add_(1), torch.device("cuda"))
+    found = train.profiled(lambda: (a @ a).add_(1), torch.device("cuda"))
     assert found["products"] > found["rest"] > 0
     assert found["attention"] == found["norms"] == 0
 
 
 def test_rivals_that_cannot_run_here_are_listed(folder):
-    run(tiny(options.Attention), folder, print)
+    run(tiny(options.AttentionBench), folder, print)
     text = (folder / "attention.txt").read_text()
     assert "fails: cudnn (4 times)" in text
     assert "fails: efficient" in text
-    run(tiny(options.Latency), folder, print)
+    run(tiny(options.LatencyBench), folder, print)
     assert "fails: eager, CUDA graph, tiny: RuntimeError: CUDA graphs need" in (folder / "latency.txt").read_text()
-
-
-def test_peers_without_braindecode_are_listed(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "braindecode", None)
-    monkeypatch.setitem(sys.modules, "braindecode.models", None)
-    ((table, _),) = run(tiny(options.Peers), folder, print)
-    assert [row[0] for row in table.rows] == ["CEReBrO"]
-    assert sum("fails" in note for note in table.notes) == 7
-
-
-def test_peers_have_flops_and_ours_a_ceiling(folder):
-    given = dataclasses.replace(tiny(options.Peers), without=tuple(peers.PEERS))
-    ((table, _),) = run(given, folder, print)
-    (row,) = table.rows
-    flops = cost(preset("tiny").model, 2, 256).flops
-    assert row[list(table.columns).index("gflop")] == flops / 1e9
-    rates = re.fullmatch(r"ceiling: GEMM ([\d.e+]+) GFLOP/s; .* take ([\d,]+) .* and ([\d,]+) in .*", table.notes[1])
-    peak, inference, training = (float(number.replace(",", "")) for number in rates.groups())
-    assert inference == pytest.approx(peak * 1e9 / flops, rel=0.01)
-    assert training == pytest.approx(inference / 3, rel=0.01)
-
-
-def test_a_peer_that_fails_with_many_windows_takes_fewer():
-    """Half of 8 is what this one's library takes; rates are still of windows, and the failure is told."""
-
-    def small_only(windows):
-        def forward():
-            if windows > 4:
-                raise RuntimeError("cuDNN: not supported")
-            return torch.zeros(windows, 2, requires_grad=True)
-
-        return forward
-
-    module = torch.nn.Linear(1, 1)
-    entries = {
-        name: peers.Entry(module, call, 256.0, 2, 1)
-        for name, call in (("CEReBrO", lambda n: lambda: torch.zeros(n, 2, requires_grad=True)), ("LUNA", small_only))
-    }
-    found = peers.measure("training", peers.train, entries, 8, 3, torch.device("cpu"))
-    assert found.windows == {"CEReBrO": 8, "LUNA": 4}
-    assert found.failing == [("LUNA, training, 8 windows", "RuntimeError: cuDNN: not supported")]
-    assert found.times("LUNA") == found.per_s["CEReBrO"] / found.per_s["LUNA"]
-    one = peers.measure("inference", peers.infer, {"LUNA": entries["LUNA"]}, 1, 1, torch.device("cpu"))
-    assert one.windows == {"LUNA": 1}
-    assert one.times("LUNA") is None
-
-
-def test_a_peer_that_never_runs_is_listed_with_each_try():
-    def broken(windows):
-        return lambda: torch.zeros(windows, 2).view(-1, 3)
-
-    entry = peers.Entry(torch.nn.Linear(1, 1), broken, 256.0, 2, 1)
-    found = peers.measure("inference", peers.infer, {"LUNA": entry}, 2, 1, torch.device("cpu"))
-    assert found.per_s == {}
-    assert found.times("LUNA") is None
-    assert [label for label, _ in found.failing] == ["LUNA, inference, 2 windows", "LUNA, inference, 1 windows"]
-
-
-def test_flops_of_layers_that_torch_fuses_are_counted():
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    with torch.no_grad():
-        found = peers.count_flops(lambda: layer(torch.zeros(1, 5, 16)))
-    assert found == 2 * 5 * 16 * (3 * 16 + 16 + 2 * 32) + 2 * 2 * 5 * 5 * 16
 
 
 def test_prepare_without_mne_lists_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "mne", None)
-    ((table, _),) = run(tiny(options.Prepare), folder, print)
+    ((table, _),) = run(tiny(options.PrepareBench), folder, print)
     assert [row[1] for row in table.rows] == ["ours"]
     assert sum(note.startswith("fails: MNE") for note in table.notes) == 2
 
@@ -521,7 +445,7 @@ def test_loader_takes_a_store(tmp_path):
     from cerebro_eeg.bench.noise_store import write_noise
 
     write_noise(tmp_path / "store", 1, 6)
-    given = dataclasses.replace(tiny(options.Loader), store=tmp_path / "store", index=0)
+    given = dataclasses.replace(tiny(options.LoaderBench), store=tmp_path / "store", index=0)
     found = run(given, tmp_path / "out", print)
     assert "--store STORE" in found[0][1].command
     assert not any("index" in note for note in found[0][0].notes)
@@ -531,11 +455,11 @@ def test_verb_returns_text_and_json(tmp_path, capsys):
     words = "bench cpu --rounds 1 --preset tiny --channels 2 --seconds 1 --gemm 16 --eager --json --out".split()
     assert main([*words, str(tmp_path)]) == 0
     assert '"sgemm_share"' in capsys.readouterr().out
-    assert "CPU, 1 thread, tiny" in bench(tiny(options.Cpu), out=tmp_path).text()
+    assert "CPU, 1 thread, tiny" in bench(tiny(options.CpuBench), out=tmp_path).text()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize("name", ["attention", "forward", "latency", "train", "mixed", "goals"])
+@pytest.mark.parametrize("name", ["attention", "forward", "latency", "train", "mixed"])
 def test_a_gpu_benchmark_refuses_in_one_line_without_one(name, capsys, tmp_path):
     for call in (main, lambda words: bare.main(words[1:])):
         assert call(["bench", name, "--out", str(tmp_path / "out")]) == InputError.exit_code
@@ -547,34 +471,30 @@ def test_a_gpu_benchmark_refuses_in_one_line_without_one(name, capsys, tmp_path)
 
 def test_options_that_make_no_sense_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="--rounds is 0"):
-        options.Train(rounds=0)
+        options.TrainBench(rounds=0)
     with pytest.raises(ConfigError, match="--axes"):
-        options.Attention(axes=(0, 4))
+        options.AttentionBench(axes=(0, 4))
     for nothing in (
-        lambda: options.Cpu(gemm=()),
-        lambda: options.Forward(only=()),
-        lambda: options.Forward(channels=()),
+        lambda: options.CpuBench(gemm=()),
+        lambda: options.ForwardBench(only=()),
+        lambda: options.ForwardBench(channels=()),
     ):
         with pytest.raises(ConfigError, match="has nothing behind it"):
             nothing()
     for senseless in (
-        lambda: options.Cpu(windows=0),
-        lambda: options.Mixed(windows=(0, 2)),
-        lambda: options.Train(seconds=math.inf),
+        lambda: options.CpuBench(windows=0),
+        lambda: options.MixedBench(windows=(0, 2)),
+        lambda: options.TrainBench(seconds=math.inf),
     ):
         with pytest.raises(ConfigError, match="expected positive numbers"):
             senseless()
-    assert (options.Peers().windows, options.Peers().compiled, options.Cpu(threads=0).threads) == (0, (), 0)
+    assert options.CpuBench(threads=0).threads == 0
     with pytest.raises(ConfigError, match="400 channels were asked for; there are 362 electrodes"):
         noise(1, 400, 64, CPU)
     with pytest.raises(ConfigError, match="2 numbers for 1 presets"):
-        run(options.Train(presets=("tiny",), windows=(1, 2), device="cpu"), tmp_path, print)
-    with pytest.raises(ConfigError, match="there is no model Nobody"):
-        run(options.Peers(without=("Nobody",), device="cpu"), tmp_path, print)
+        run(options.TrainBench(presets=("tiny",), windows=(1, 2), device="cpu"), tmp_path, print)
     with pytest.raises(ConfigError, match="expected channels x Hz"):
-        run(options.Prepare(cases=("many",)), tmp_path, print)
-    with pytest.raises(ConfigError, match="kernels on a GPU"):
-        run(options.Attention(shapes=5, device="cpu"), tmp_path, print)
+        run(options.PrepareBench(cases=("many",)), tmp_path, print)
     with pytest.raises(InputError, match="expected cuda"):
         choose_device("mps", "train")
     with pytest.raises(InputError, match="expected cuda"):
@@ -586,79 +506,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="names a file"):
-        run(options.Cpu(), tmp_path / "file", print)
-
-
-# ---- goals ---------------------------------------------------------------------------------------------------------
-
-
-def write(folder, name, lines):
-    rows = [{"machine": "m", "date": "d", **line} for line in lines]
-    with open(folder / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def test_goals_read_what_was_measured(tmp_path):
-    grid = [
-        {"head_dim": dim, "length": length, "times_both": ratio, "floor_forward": 0.5 + length / 100, "floor_both": 0.7}
-        for dim, length, ratio in ((16, 19, 9.5), (16, 32, 9.0), (48, 8, 0.9), (64, 64, ""))
-    ]
-    write(tmp_path, "attention", grid)
-    write(tmp_path, "peers", [{"model": "LUNA", "inference_times": x, "training_times": ""} for x in (5, 3)])
-    write(tmp_path, "latency", [{"preset": "small", "rival": r, "eager_over": x} for r, x in (("eager", 9), ("g", 4))])
-    write(tmp_path, "mixed", [{"preset": "small", "form": "packed", "per_token": 1.04, "padded_over": 2.1}])
-    table = goals.compare(tmp_path)
-    rows = {row[0]: row[2:4] for row in table.rows}
-    assert len(rows) == len(goals.GOALS)
-    first = "attention, forward + backward, head dim 16, axes 19-32, over the best stock backend: least"
-    assert rows[first] == [9.0, "yes"]
-    assert rows["the same: least"] == [0.9, "no"]
-    assert rows["share of the copy floor, forward, axes 16-64: least"] == [pytest.approx(0.69), "no"]
-    assert rows["LUNA over ours, inference"] == [3.0, "no"]  # the peer at its best
-    assert rows["LUNA over ours, training"] == [None, "no"]
-    assert rows["batch-1 latency, eager over the best, small"] == [4.0, "yes"]
-    assert rows["mix, per real token over uniform, small"] == [1.04, "yes"]
-    assert rows["mix of 18-36 channels, padded to 64 over packed, small"] == [2.1, "no"]
-    assert rows["random shapes that fail"] == [None, "no"]
-    when = {row[0]: row[-1] for row in table.rows}
-    assert when["random shapes that fail"] == when["LUNA over ours, training"] == "not measured"
-    assert when["LUNA over ours, inference"] != "not measured"
-
-
-def test_goals_name_columns_that_the_benchmarks_write(folder):
-    """Every goal reads its column from a file of a real run; with other presets it finds no row, never no column."""
-    for kind in TINY:
-        if not (folder / f"{FILES.get(kind, [kind.__name__.lower()])[0]}.csv").exists():
-            run(tiny(kind), folder, print)
-    few, many = shapes.Compared(1.7, "few", 2), shapes.Compared(1.0, "many", 600)
-    shapes.table(2, [], [few, many]).write(folder, WHERE)
-    assert {goal.file for goal in goals.GOALS} <= {path.stem for path in folder.glob("*.csv")}
-    rows = {row[0]: row[2] for row in goals.compare(folder).rows}
-    assert rows["CPU, one thread, Small, 19 channels x 5 s: share of the sgemm rate"] is not None
-    assert rows["random shapes that fail"] == 0
-    assert rows["random shapes: most error over the best backend's"] == 1.7  # of all, not only of large ones
-
-
-def test_goals_from_files_need_no_gpu(tmp_path):
-    ((table, place),) = run(options.Goals(found=True), tmp_path, print)
-    assert table.title.startswith("Goals: 0 of")
-    assert place.command == "cerebro-eeg bench goals --found"
-
-
-def test_goals_run_every_part_that_is_not_left_out(tmp_path):
-    asked = []
-
-    def measure(given, out, say):
-        asked.append(given)
-        return []
-
-    goals.run(options.Goals(device="cpu", without=("train", "cpu")), tmp_path, print, measure)
-    assert [type(given).__name__ for given in asked] == "Attention Forward Latency Mixed Peers Attention".split()
-    assert [given.shapes for given in asked if isinstance(given, options.Attention)] == [0, 2000]
-    with pytest.raises(ConfigError, match="choose of train"):
-        goals.run(options.Goals(device="cpu", without=("nothing",)), tmp_path, print, measure)
+        run(options.CpuBench(), tmp_path / "file", print)
 
 
 # ---- the two command lines -----------------------------------------------------------------------------------------
@@ -670,11 +518,11 @@ def test_bare_command_line_has_the_same_options(tmp_path, monkeypatch):
     assert bare.main(["train", "--presets", "tiny", "--windows", "3", "--static", "--out", "x"]) == 0
     assert bare.main(["loader", "--store", "y", "--seconds", "2"]) == 0
     assert seen == [
-        (options.Train(presets=("tiny",), windows=(3,), static=True), Path("x")),
-        (options.Loader(store=Path("y"), seconds=2.0), Path("bench")),
+        (options.TrainBench(presets=("tiny",), windows=(3,), static=True), Path("x")),
+        (options.LoaderBench(store=Path("y"), seconds=2.0), Path("bench")),
     ]
     for kind in KINDS:
-        bare.main([kind.__name__.lower()])
+        bare.main([options.name_of(kind)])
         assert seen[-1] == (kind(), Path("bench"))
 
 
@@ -696,7 +544,7 @@ def test_options_load_no_torch():
 def test_every_benchmark_and_option_is_explained():
     page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     for kind in KINDS:
-        section = re.search(rf"^## `{kind.__name__.lower()}`.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+        section = re.search(rf"^## `{options.name_of(kind)}`.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
         assert section, kind
         named = set(re.findall(r"`--([a-z-]+)", section[0])) | {"rounds", "device"}
         assert named == {field.name.replace("_", "-") for field in dataclasses.fields(kind)} | {"rounds", "device"}, (
@@ -714,7 +562,7 @@ def test_the_roofline_counts_products_and_passes(monkeypatch):
         asked.append((tokens, inputs, outputs, wanted))
         return 1.0
 
-    monkeypatch.setattr("cerebro_eeg.bench.roofline.products", timed)
+    monkeypatch.setattr("cerebro_eeg.bench.ceilings.products", timed)
     found = roofline(config, 1000, CPU, copy=1e6)
     assert found.products == 8 * 4 + 2
     assert found.passes == pytest.approx(8 * 2 * 1000 * 35 * 192 / 1e6)
@@ -741,4 +589,4 @@ def test_calls_are_captured_on_a_gpu_only():
 
 def test_rivals_of_a_training_step_can_be_left_out():
     with pytest.raises(ConfigError, match="--without has fast; choose of stock attention"):
-        run(options.Train(device="cpu", without=("fast",)), Path("x"), print)
+        run(options.TrainBench(device="cpu", without=("fast",)), Path("x"), print)

@@ -71,7 +71,8 @@ def run(tmp_path: Path):
     code += "code = cli.main()\nprint(*sys.modules, file=open('modules.txt', 'w'))\nsys.exit(code)"
 
     def run(*args: str, stdout: object = subprocess.PIPE, **env: str) -> subprocess.CompletedProcess[str]:
-        env = os.environ | {"PYTHONPATH": str(tmp_path)} | env
+        paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | env
         command = [sys.executable, "-c", code, *args]
         return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=env, cwd=tmp_path)
 

@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from cerebro_eeg import cli
-from cerebro_eeg.commands.demo import command_line, demo
-from cerebro_eeg.commands.demo_files import read_blocks
-from cerebro_eeg.commands.demo_result import Block, DemoResult, Row, Score
+from cerebro_eeg.commands.demo import (
+    DemoResult,
+    MethodScores,
+    PredictedBlock,
+    ScoreInterval,
+    command_line,
+    demo,
+    read_blocks,
+)
 from cerebro_eeg.errors import ConfigError
 
 
@@ -94,10 +100,10 @@ def test_counts_are_of_the_tables(done: tuple[DemoResult, Path]) -> None:
 
 def test_text_of_a_result() -> None:
     rows = (
-        Row("linear probe", Score(0.8, 0.7, 0.9, 0.5), Score(0.9, 0.85, 0.95, 0.5)),
-        Row("from scratch", Score(0.6, None, None, 0.5), Score(None, None, None, 0.5)),
+        MethodScores("linear probe", ScoreInterval(0.8, 0.7, 0.9, 0.5), ScoreInterval(0.9, 0.85, 0.95, 0.5)),
+        MethodScores("from scratch", ScoreInterval(0.6, None, None, 0.5), ScoreInterval(None, None, None, 0.5)),
     )
-    blocks = (Block(0.0, "a", "a", 3), Block(9.0, "b", "a", 2))
+    blocks = (PredictedBlock(0.0, "a", "a", 3), PredictedBlock(9.0, "b", "a", 2))
     counts = {"train": 1200, "val": 40, "test": 40}
     people = {"train": 12, "val": 1, "test": 4}
     found = DemoResult("d", 7, False, 0.5, counts, people, rows, blocks, ("d/report.html",), (), 100.0)
@@ -118,7 +124,10 @@ def test_only_windows_within_a_block_speak_for_it(tmp_path: Path) -> None:
     rows = [f"r,{start}.0,{stop}.0,{1 - p},{p}" for start, stop, p in windows]
     predictions.write_text("\n".join(["recording,start,stop,probability a,probability b", *rows]) + "\n")
     # Means 0.3 and 0.3: neither the window across the border nor the block without a window counts.
-    assert read_blocks(labels, predictions, ["a", "b"], 0.29) == (Block(0.0, "a", "b", 2), Block(4.0, "b", "b", 2))
+    assert read_blocks(labels, predictions, ["a", "b"], 0.29) == (
+        PredictedBlock(0.0, "a", "b", 2),
+        PredictedBlock(4.0, "b", "b", 2),
+    )
     assert [block.said for block in read_blocks(labels, predictions, ["a", "b"], 0.31)] == ["a", "a"]
 
 

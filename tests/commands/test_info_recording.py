@@ -10,14 +10,12 @@ import pytest
 from cerebro_eeg import cli
 from cerebro_eeg.channels.match import match
 from cerebro_eeg.commands.info import info
-from cerebro_eeg.commands.info_file import info_file
-from cerebro_eeg.commands.info_file_text import _two_digits
+from cerebro_eeg.commands.info_recording import _two_digits, info_recording
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.filters import filtered
-from cerebro_eeg.data.filtering.plan import plan_filters
+from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Event, Recording, Segment
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError, StoreError
-from cerebro_eeg.report.signal_plot import excerpt
+from cerebro_eeg.report.recording import excerpt
 from edf_files import File, Notes, Wave, tal, timekeeping
 
 RATE, RECORDS = 200, 60
@@ -85,7 +83,7 @@ def test_labels_that_prepare_would_refuse_are_told_with_the_rest(odd, capsys):
     assert "2 of 5 channels are bad: F3 (flat), O1 (clipped)" in text
     assert "7 s at 20 s" in text
     duplicate = edf(odd.parent / "twice.edf", wave("T3"), wave("T7"), wave("Cz"))
-    assert "'T3' and 'T7' are both T7" in info_file(duplicate).refused
+    assert "'T3' and 'T7' are both T7" in info_recording(duplicate).refused
 
 
 def test_no_name_is_told_unless_asked_for(odd, capsys):
@@ -125,7 +123,7 @@ def test_unit_and_faults(tmp_path):
 
 def test_faults_that_only_reading_shows(tmp_path):
     path = edf(tmp_path / "a.edf", wave("Fp1"), replace(wave("Cz"), dmin=-100, dmax=100))
-    assert "out_of_range" in [code for code, _ in info_file(path).faults]
+    assert "out_of_range" in [code for code, _ in info_recording(path).faults]
 
 
 # Objects of Python.
@@ -142,18 +140,18 @@ def made(seconds=120.0, sfreq=200.0, names=("Fp1", "Cz"), segments=None, nan=())
 
 def test_a_recording_and_an_object_of_mne():
     mne = pytest.importorskip("mne")
-    found = info_file(made(nan=[(2000, 2100)]))
+    found = info_recording(made(nan=[(2000, 2100)]))
     assert (found.format, found.plan.stretches, found.segments) == ("an object, Recording", 2, 1)
     assert found.plan.bytes == 2 * 2 * (2560 + 256 * 219 // 2)
     x = np.random.default_rng(0).normal(0, 20e-6, (2, 4000))
     raw = mne.io.RawArray(x, mne.create_info(["Fp1", "T3"], 200.0, "eeg"), verbose="error")
-    found = info_file(raw)
+    found = info_recording(raw)
     assert [channel.channel for channel in found.channels] == ["Fp1", "T7"]
     assert found.seconds == 20.0
 
 
 def test_a_rate_that_cannot_be_filtered():
-    found = info_file(made(seconds=600, sfreq=0.5))
+    found = info_recording(made(seconds=600, sfreq=0.5))
     assert found.plan is None
     assert "0.5 Hz" in found.refused
     assert found.exit_code == 3
@@ -168,7 +166,7 @@ def test_no_more_than_a_block_is_read_at_a_time():
         return np.random.default_rng(start).normal(0, 20, (stop - start, 2)).astype(np.float32)
 
     day = Recording(200.0, match(["Fp1", "Cz"]), (Segment(0, 200 * 3600 * 6, 0.0),), read)
-    assert info_file(day).seconds == 6 * 3600
+    assert info_recording(day).seconds == 6 * 3600
     assert max(asked) <= 1 << 19
 
 
@@ -180,12 +178,12 @@ def test_the_excerpt_is_what_prepare_would_store(begin, gap):
     """Against filtering all of it; a second segment begins at 60 s, behind a gap or without one."""
     segments = (Segment(0, 12_000, 0.0), Segment(12_000, 24_000, 60.0 + gap)) if gap else None
     recording = made(segments=segments)
-    plan = plan_filters(200.0, SignalConfig(), 50.0)
+    prepared = preprocess(recording, SignalConfig(), mains=50.0)
     whole = {}
-    for block in filtered(recording, SignalConfig(), 50.0):
+    for block in prepared.blocks():
         for place, row in enumerate(block.signal):
             whole[round((block.onset + (block.start + place) / 256) * 256)] = row
-    pieces = excerpt(recording, plan, begin, 10.0)
+    pieces = excerpt(prepared, begin, 10.0)
     times = np.concatenate([times for times, _ in pieces])
     expected = [k for k in sorted(whole) if begin * 256 - 1e-6 <= k <= (begin + 10) * 256 + 1e-6]
     assert [round(t * 256) for t in times] == expected
@@ -208,7 +206,7 @@ def test_pictures_of_odd_recordings(tmp_path):
     flat = Recording(200.0, match(["Fp1"]), (Segment(0, 400, 0.0),), lambda a, b: np.zeros((b - a, 1), np.float32))
     short = made(seconds=0.2)
     for number, recording in enumerate([flat, short, made(nan=[(0, 23_000)]), made(names=("Fp1", "Cz", "Fp1-F7"))]):
-        info_file(recording, plot=tmp_path / f"{number}.png")
+        info_recording(recording, plot=tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").stat().st_size > 10_000
 
 

@@ -12,12 +12,12 @@ from cerebro_eeg import cli
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_store import Amount, info_store
 from cerebro_eeg.data.storing.records import Interval
-from cerebro_eeg.data.storing.skipped import SkipLog, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ConfigError, StoreError
-from cerebro_eeg.report.store_plot import choose, sample_store
+from cerebro_eeg.report.store import choose_stretches, sample_store
 
 RATE = 64.0
 SETTINGS = {
@@ -244,7 +244,7 @@ def test_sample_is_spread_by_time_and_never_crosses_a_gap(tmp_path):
         write(writer, "c", ("Fp1",), 1.5, onsets=(0.0, 10.0, 20.0))  # 0.5 s each: too short to say anything
         write(writer, "d", ("Fp1",), 2.0)
     store = Store(tmp_path)
-    chosen = choose(store, 120)
+    chosen = choose_stretches(store, 120)
     names = [store.recordings[number].id for number, _, _ in chosen]
     assert names.count("a") == pytest.approx(90, abs=1)
     assert names.count("b") == pytest.approx(30, abs=1)
@@ -253,7 +253,7 @@ def test_sample_is_spread_by_time_and_never_crosses_a_gap(tmp_path):
         assert any(s.start <= start < stop <= s.stop for s in store.recordings[number].segments)
         assert stop - start in (256, 128)
     assert len(set(chosen)) == len(chosen)
-    assert "d" in [store.recordings[number].id for number, _, _ in choose(store, 5000)]
+    assert "d" in [store.recordings[number].id for number, _, _ in choose_stretches(store, 5000)]
 
 
 def test_windows_are_labelled_as_the_task_says_and_hours_are_of_what_was_recorded(tmp_path):

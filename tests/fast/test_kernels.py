@@ -1,8 +1,4 @@
-"""Kernels of attention, GELU, norms and narrow layers, on Triton's interpreter and on a GPU; operators and rules.
-
-Kernels compiled with another flag (KEEP, a bias) may round the last bit differently. Tests compare bits only where the
-arithmetic cannot differ.
-"""
+"""Kernels of attention, GELU, norms and narrow layers, on Triton's interpreter and on a GPU; operators and rules."""
 
 import os
 import subprocess
@@ -58,14 +54,30 @@ def ours():
         yield
 
 
-def test_the_kernels_on_the_interpreter():
+PARTS = ("norm or mlp", "narrow or block or token", "short_axes or ragged or pads or scores")
+
+
+def run_cases(*choice):
+    """Run cases of ``kernel_cases.py`` on the interpreter."""
     pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
     cases = Path(__file__).with_name("kernel_cases.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *choice, str(cases)]
     done = subprocess.run(
         command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize("part", range(len(PARTS) + 1))
+def test_the_kernels_on_the_interpreter(part):
+    """Run the cases in four parts, which two processes can share; the last part has all cases without another part."""
+    names = f"({PARTS[part]})" if part < len(PARTS) else "test"
+    run_cases("-k", " and not ".join([names, *(f"({earlier})" for earlier in PARTS[:part])]))
+
+
+@pytest.mark.soak
+def test_more_sizes_of_the_kernels_on_the_interpreter():
+    run_cases("-m", "soak", "--timeout", "0")
 
 
 def test_the_rule():

@@ -224,7 +224,7 @@ def play(code, folder, endpoint, offline):
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(re.search("^seen (.*)$", done.stdout, re.MULTILINE)[1])

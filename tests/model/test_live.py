@@ -1,4 +1,4 @@
-"""Captured models: for every input they give the results of the plain model, and they notice changes of the model."""
+"""Captured models give the numbers of the plain model for any input, and notice every change of the model."""
 
 import copy
 import gc
@@ -651,7 +651,7 @@ def test_cuda_memory_goes_with_the_object():
 def test_cuda_the_benchmark_has_all_its_rows():
     from cerebro_eeg.bench import latency, options
 
-    (table,) = latency.run(options.Latency(presets=("tiny",), rounds=2, eager=True), print)
+    (table,) = latency.run(options.LatencyBench(presets=("tiny",), rounds=2, eager=True), print)
     assert [row[1] for row in table.rows] == ["eager", "eager, CUDA graph"]
     assert all(isinstance(row[2], float) for row in table.rows)
     assert not table.notes

@@ -16,15 +16,15 @@ import pytest
 from cerebro_eeg.channels.electrodes import POSITIONS
 from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
-from cerebro_eeg.report import curve_plots, fill_plots, finetune_report, score_plots
-from cerebro_eeg.report.head_plot import place
-from cerebro_eeg.report.page import facts, figure, folded, heading, page, paragraph, preformatted, table
-from cerebro_eeg.report.picture import drawing
-from cerebro_eeg.report.provenance import command
-from cerebro_eeg.report.run_report import report_finetune, report_pretrain, write_report
-from cerebro_eeg.runs import finetune, pretrain, scoring
-from cerebro_eeg.runs.examples import Example
-from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors
+from cerebro_eeg.report import figures
+from cerebro_eeg.report import finetune as finetune_report
+from cerebro_eeg.report import pretrain as pretrain_report
+from cerebro_eeg.report.figures import drawing, place
+from cerebro_eeg.report.finetune import report_finetune
+from cerebro_eeg.report.page import command, facts, figure, folded, heading, page, paragraph, preformatted, table
+from cerebro_eeg.report.pretrain import report_pretrain
+from cerebro_eeg.runs import evaluate, finetune, pretrain
+from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors, Example
 from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
@@ -76,11 +76,11 @@ def made(tmp_path_factory):
     """A store, a pre-training and a fine-tuning on it, and their reports."""
     folder = tmp_path_factory.mktemp("made")
     make_store(folder / "store", 6, 6, pretrain=True)
-    choices = pretrain.Choices(steps=6, seconds=1.0, paper=True)
+    choices = pretrain.PretrainOptions(steps=6, seconds=1.0, paper=True)
     pretrain.pretrain([folder / "store"], folder / "pretrain", preset({}), choices, ENGINE)
     report_pretrain(folder / "pretrain", [folder / "store"])
     table = FinetuneConfig(batch_size=16, peak_lr=3e-3, warmup_epochs=1, epochs=2)
-    chosen = finetune.Choices("alpha", seeds=(0, 1), steps=3)
+    chosen = finetune.FinetuneOptions("alpha", seeds=(0, 1), steps=3)
     finetune.finetune(folder / "store", folder / "finetune", Preset(MODEL, finetune=table), chosen, ENGINE)
     report_finetune(folder / "finetune")
     return folder
@@ -147,7 +147,7 @@ def test_without_the_store_there_are_numbers_but_no_signals(made, copy):
 def test_without_anything_there_are_still_curves(copy):
     for name in ("reconstruction.json", "model.safetensors", "report.html"):
         (copy / name).unlink()
-    found = Page(write_report(copy))
+    found = Page(report_pretrain(copy))
     assert len(found.links) == 1
     assert "The stores were not at hand" in found.text
 
@@ -167,12 +167,12 @@ def test_other_stores_are_refused(made, copy, tmp_path):
     with pytest.raises(InputError, match="not those that the run was trained on"):
         report_pretrain(copy, [tmp_path / "other"])
     with pytest.raises(CerebroError, match="one training of a run"):
-        write_report(made / "finetune" / "seed-0")
+        report_finetune(made / "finetune" / "seed-0")
 
 
 def test_a_store_without_validation_says_so(tmp_path):
     make_store(tmp_path / "store", 3, 4)
-    choices = pretrain.Choices(steps=2, seconds=1.0, paper=True)
+    choices = pretrain.PretrainOptions(steps=2, seconds=1.0, paper=True)
     pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, ENGINE)
     found = Page(report_pretrain(tmp_path / "run", [tmp_path / "store"]))
     assert "windows that were also trained on" in found.text
@@ -235,8 +235,8 @@ def test_a_fine_tuning_has_the_scores_of_its_seeds(made):
 
 def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     run = shutil.copytree(made / "finetune", tmp_path / "run")
-    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
-    found = Page(write_report(run))
+    evaluate.evaluate(run, made / "store", device="cpu", resamples=100)
+    found = Page(report_finetune(run))
     record = json.loads((run / "test.json").read_text())
     mean = record["first"]["summary"]["levels"]["window"]["values"]["auroc"]["mean"]
     assert f"{mean:.3f}" in found.text
@@ -247,14 +247,14 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     sensitivity = record["first"]["summary"]["at_threshold"]["levels"]["window"]["values"]["sensitivity"]
     assert f"sensitivity {sensitivity['mean']:.3f}" in found.text
     (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
-    assert "scored 3 times; the numbers are of the first time" in Page(write_report(run)).text
+    assert "scored 3 times; the numbers are of the first time" in Page(report_finetune(run)).text
 
 
 def test_regression_and_folds_have_a_page(made, tmp_path):
     table = FinetuneConfig(batch_size=16, epochs=1, warmup_epochs=0)
-    choices = finetune.Choices("level", folds=3, steps=1)
+    choices = finetune.FinetuneOptions("level", folds=3, steps=1)
     finetune.finetune(made / "store", tmp_path / "run", Preset(MODEL, finetune=table), choices, ENGINE)
-    text = Page(write_report(tmp_path / "run")).text
+    text = Page(report_finetune(tmp_path / "run")).text
     assert "R2 by window" in text
     assert "in each of 3 folds" in text
     assert "Confusion" not in text
@@ -268,14 +268,14 @@ def test_a_missing_package_is_named_before_any_work(copy, monkeypatch):
 
 def test_a_run_of_a_release_without_scores_at_the_threshold_has_a_page(made, tmp_path):
     run = shutil.copytree(made / "finetune", tmp_path / "run")
-    scoring.evaluate(run, made / "store", device="cpu", resamples=100)
+    evaluate.evaluate(run, made / "store", device="cpu", resamples=100)
     record = json.loads((run / "test.json").read_text())
     for score in (record["first"], record["last"]):
         del score["summary"]["at_threshold"]
         for one in score["trainings"]:
             del one["scores"]["at_threshold"]
     (run / "test.json").write_text(json.dumps({**record, "format": 1}))
-    assert Page(write_report(run)).text.count("at the threshold chosen on validation (") == 1  # of validation
+    assert Page(report_finetune(run)).text.count("at the threshold chosen on validation (") == 1  # of validation
 
 
 # Plots
@@ -308,14 +308,14 @@ CALIBRATION = {
 }
 SUBJECTS = [[{"subject": f"s{k}", "values": {"accuracy": k / 9, "auroc": None}} for k in range(9)]]
 DRAWINGS = {
-    "signals": lambda c: fill_plots.draw_signals(c, example(), MODEL),
-    "bands": lambda c: fill_plots.draw_bands(c, BANDS),
-    "datasets": lambda c: fill_plots.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
-    "channels": lambda c: fill_plots.draw_channels(c, CHANNELS),
-    "curves": lambda c: curve_plots.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
-    "confusion": lambda c: score_plots.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
-    "calibration": lambda c: score_plots.draw_calibration(c, {"seed 0": CALIBRATION}),
-    "subjects": lambda c: score_plots.draw_subjects(c, SUBJECTS, "accuracy"),
+    "signals": lambda c: pretrain_report.draw_signals(c, example(), MODEL),
+    "bands": lambda c: pretrain_report.draw_bands(c, BANDS),
+    "datasets": lambda c: pretrain_report.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
+    "channels": lambda c: pretrain_report.draw_channels(c, CHANNELS),
+    "curves": lambda c: figures.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
+    "confusion": lambda c: finetune_report.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
+    "calibration": lambda c: finetune_report.draw_calibration(c, {"seed 0": CALIBRATION}),
+    "subjects": lambda c: finetune_report.draw_subjects(c, SUBJECTS, "accuracy"),
 }
 
 
@@ -333,7 +333,7 @@ def test_a_reconstruction_is_drawn_where_it_is_masked_and_nowhere_else(tmp_path)
     nothing = dataclasses.replace(one, masked_CN=np.zeros_like(one.masked_CN))
     everything = dataclasses.replace(one, masked_CN=np.ones_like(one.masked_CN))
     counts = [
-        orange(pixels(tmp_path, lambda c, e=e: fill_plots.draw_signals(c, e, MODEL)))
+        orange(pixels(tmp_path, lambda c, e=e: pretrain_report.draw_signals(c, e, MODEL)))
         for e in (nothing, one, everything)
     ]
     assert counts[0] < 0.1 * counts[1] < 0.1 * counts[2]  # the legend has a little
@@ -352,17 +352,17 @@ def test_places_on_the_head():
 
 @pytest.mark.parametrize("channels", [[], CHANNELS[:1], CHANNELS[:3], [ChannelErrors("Nowhere", ERRORS)]])
 def test_a_head_with_few_electrodes(tmp_path, channels):
-    pixels(tmp_path, lambda c: fill_plots.draw_channels(c, channels))
+    pixels(tmp_path, lambda c: pretrain_report.draw_channels(c, channels))
 
 
 def test_a_run_without_a_step_has_a_picture(tmp_path):
-    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": []}, [("validation_auroc", "own")]))
+    pixels(tmp_path, lambda c: figures.draw_curves(c, {"": []}, [("validation_auroc", "own")]))
     broken = [{"step": 1, "loss": None, "lr": 0.0, "norm": 0.0}]
-    pixels(tmp_path, lambda c: curve_plots.draw_curves(c, {"": broken}, []))
+    pixels(tmp_path, lambda c: figures.draw_curves(c, {"": broken}, []))
 
 
 def test_smoothing_keeps_a_straight_line():
     line = np.arange(1000.0)
-    found = curve_plots.smooth(line)
+    found = figures.smooth(line)
     np.testing.assert_allclose(found[20:-20], line[20:-20])
-    assert len(curve_plots.smooth(np.empty(0))) == 0
+    assert len(figures.smooth(np.empty(0))) == 0

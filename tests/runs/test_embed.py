@@ -1,4 +1,4 @@
-"""embed: features of recordings equal those of the same windows as arrays; files that any tool reads; nothing half."""
+"""embed: features of recordings equal those of the same windows as arrays; its files are complete and readable."""
 
 import json
 import logging
@@ -15,9 +15,9 @@ from cerebro_eeg.commands.embed import embed
 from cerebro_eeg.config import ModelConfig, PatchConfig
 from cerebro_eeg.errors import ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs import feature_file, inference
-from cerebro_eeg.runs.cutting import cut_windows
-from cerebro_eeg.runs.feature_file import FeatureFile
+from cerebro_eeg.runs import features, predict
+from cerebro_eeg.runs.features import FeatureFile
+from cerebro_eeg.runs.predict import cut_windows
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.signals import open_signal
 from predict_files import edf, edf_with_gaps, make_model
@@ -30,7 +30,7 @@ def _own_key(tmp_path, monkeypatch):
 
 def arrays(file, model, samples=512):
     """The windows of a recording as (windows, channels, samples), and the names of its channels."""
-    reader = inference.make_reader(model)
+    reader = predict.make_reader(model)
     signal = open_signal(file, model.config, reader.electrodes, Handling())
     cut = next(cut_windows(signal, samples, samples, 10_000))
     return cut.signal_BTC.transpose(0, 2, 1).astype(np.float32), signal.names
@@ -133,8 +133,8 @@ def test_rows_of_phase_have_names(tmp_path, phase, names):
 
 @pytest.mark.parametrize("level", ["window", "channel", "token"])
 def test_npz_and_parquet_hold_what_the_function_gives(tmp_path, level, monkeypatch):
-    monkeypatch.setattr(feature_file, "PIECE", 1000)
-    monkeypatch.setattr(feature_file, "GROUP", 1000)  # several row groups
+    monkeypatch.setattr(features, "PIECE", 1000)
+    monkeypatch.setattr(features, "GROUP", 1000)  # several row groups
     folder = make_model(tmp_path / "model", outputs=None)
     files = (edf(tmp_path / "a.edf"), edf(tmp_path / "b.edf", ("Cz", "C3"), seconds=30, rate=500, seed=1))
     result = embed(str(folder), files, out=tmp_path / "f.npz", level=level)
@@ -173,7 +173,7 @@ def test_a_recording_that_fails_halfway_leaves_nothing(tmp_path, monkeypatch):
     folder = make_model(tmp_path / "model", outputs=None)
     for name in "abc":
         edf(tmp_path / "in" / f"{name}.edf", seed=ord(name))
-    whole, calls = inference.cut_windows, []
+    whole, calls = predict.cut_windows, []
 
     def failing(signal, samples, stride, size, watch=None):
         calls.append(signal)
@@ -182,7 +182,7 @@ def test_a_recording_that_fails_halfway_leaves_nothing(tmp_path, monkeypatch):
                 raise RecordingError("changed", "the file became shorter while it was read; open it again")
             yield cut
 
-    monkeypatch.setattr(inference, "cut_windows", failing)
+    monkeypatch.setattr(predict, "cut_windows", failing)
     result = embed(str(folder), (tmp_path / "in",), out=tmp_path / "f.npz", level="channel")
     assert (result.exit_code, result.recordings, [f.code for f in result.failures]) == (6, 2, ["changed"])
     with np.load(tmp_path / "f.npz") as file:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ import sklearn.metrics as sk
 import torch
 
 from cerebro_eeg.commands.evaluate import evaluate
-from cerebro_eeg.commands.finetune import FinetuneResult, TrainedResult
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.records import Interval
@@ -22,12 +22,14 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import CerebroError, ChannelError, CheckpointError, ConfigError, InputError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs import finetune, scoring
+from cerebro_eeg.runs import evaluate as scoring
+from cerebro_eeg.runs import finetune
+from cerebro_eeg.runs.evaluate import TrainedModel, _event_threshold
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.judging import Training, _event_threshold
-from cerebro_eeg.runs.predicting import start_times
-from cerebro_eeg.runs.scored import summarise
+from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
+from cerebro_eeg.runs.score_record import summarise
 from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.store_predictions import start_times
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.scores.predictions import Predictions, headline, score
 from train_stores import make_store
@@ -51,9 +53,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     make_store(folder / "store", subjects=12, seconds=8)
     for name, choices in {
-        "alpha": finetune.Choices("alpha", seeds=(0, 1), steps=3),
-        "folded": finetune.Choices("folded", seeds=(0,), folds=3, steps=2),
-        "level": finetune.Choices("level", seeds=(0,), steps=2),
+        "alpha": finetune.FinetuneOptions("alpha", seeds=(0, 1), steps=3),
+        "folded": finetune.FinetuneOptions("folded", seeds=(0,), folds=3, steps=2),
+        "level": finetune.FinetuneOptions("level", seeds=(0,), steps=2),
     }.items():
         train(folder / "store", folder / name, choices)
     return folder
@@ -185,7 +187,7 @@ def weights(made):
 
 def probe(made, out, start, **changes):
     lines = []
-    choices = finetune.Choices("alpha", **{"seeds": (3, 4, 5), "freeze": True, **changes})
+    choices = finetune.FinetuneOptions("alpha", **{"seeds": (3, 4, 5), "freeze": True, **changes})
     found = finetune.finetune(
         made / "store", out, PRESET, choices, Engine(device="cpu", readers=0), start, say=lines.append
     )
@@ -221,7 +223,9 @@ def test_seeds_that_matter_are_all_trained(made, weights, tmp_path, changes, sta
     assert [one.seed for one in found.trained] == [3, 4]
     assert lines == []
     assert found.one_for_all is None
-    hashes = {checkpoint.hash_tensors(checkpoint.read(one.folder / "model.safetensors")[1]) for one in found.trained}
+    hashes = {
+        checkpoint.hash_tensors(checkpoint.read(Path(one.folder) / "model.safetensors")[1]) for one in found.trained
+    }
     assert len(hashes) == 2
 
 
@@ -322,7 +326,7 @@ def test_a_score_of_the_first_format_is_still_the_first_score(run, monkeypatch):
             for one in kept.get("trainings", [kept]):
                 del one["scores"]["at_threshold"]
         (path / "test.json").write_text(json.dumps(record))
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     told = judge(folder, store)
     assert (told.scorings, told.fresh) == (1, False)
     assert told.summary == {name: value for name, value in first.summary.items() if name != "at_threshold"}
@@ -343,7 +347,7 @@ def test_the_test_set_is_scored_once(run, monkeypatch):
     first = judge(folder, store)
     assert (first.scorings, first.fresh) == (1, True)
     before = files(folder)
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     second = judge(folder, store, resamples=500)  # another way of scoring changes nothing either
     assert (second.scorings, second.fresh) == (1, False)
     assert "first score, unchanged" in second.text()
@@ -385,22 +389,22 @@ def test_again_is_counted_and_the_first_score_stays(run):
 
 def test_stopping_halfway_does_not_hide_a_scoring(run, monkeypatch):
     folder, store = run()
-    real, stop_at = scoring.predict, 1
+    real, stop_at = scoring.predict_training, 1
 
     def stops(judged, training):
         if training.seed == stop_at:
             raise KeyboardInterrupt
         return real(judged, training)
 
-    monkeypatch.setattr(scoring, "predict", stops)
+    monkeypatch.setattr(scoring, "predict_training", stops)
     with pytest.raises(KeyboardInterrupt):
         judge(folder, store)
     scored = (folder / "seed-0" / "test.json").read_bytes()
-    monkeypatch.setattr(scoring, "predict", real)
+    monkeypatch.setattr(scoring, "predict_training", real)
     whole = judge(folder, store)  # goes on where it was stopped: the first scoring comes to its end
     assert (whole.scorings, whole.fresh) == (1, True)
     assert (folder / "seed-0" / "test.json").read_bytes() == scored
-    monkeypatch.setattr(scoring, "predict", stops)
+    monkeypatch.setattr(scoring, "predict_training", stops)
     stop_at = 0
     with pytest.raises(KeyboardInterrupt):
         judge(folder, store, again=True)
@@ -411,7 +415,7 @@ def test_stopping_halfway_does_not_hide_a_scoring(run, monkeypatch):
 def test_deleted_records_come_back_from_what_is_left(run, monkeypatch):
     folder, store = run()
     first = judge(folder, store)
-    monkeypatch.setattr(scoring, "predict", lambda *_: pytest.fail("the test set was looked at again"))
+    monkeypatch.setattr(scoring, "predict_training", lambda *_: pytest.fail("the test set was looked at again"))
     (folder / "test.json").unlink()
     told = judge(folder, store)
     assert (told.summary, told.fresh) == (first.summary, False)
@@ -515,7 +519,7 @@ def clinic(tmp_path_factory):
                 labels = [Interval(a, b, split, task["names"][n]) for a, b, n in spans]
                 tasks = {4: ("seizure",), 5: ()}.get(number, ("seizure", "odd"))
                 draft.commit(native_sfreq=256.0, subject=f"s{number}", labels=dict.fromkeys(tasks, labels))
-    train(folder / "store", folder / "odd", finetune.Choices("odd", steps=4))
+    train(folder / "store", folder / "odd", finetune.FinetuneOptions("odd", steps=4))
     return folder
 
 
@@ -576,7 +580,7 @@ def test_events_have_a_threshold_of_their_own_where_there_is_no_other_of_windows
     change = {"threshold": None} if why == "none chosen" else {"threshold": 0.987, "threshold_level": "recording"}
     if why != "the first class":
         checkpoint.save_tensors(path, tensors, replace(header, head=replace(header.head, **change)))
-    training = Training(RunFolder(path.parent), "", 0, None)
+    training = TrainedModel(RunFolder(path.parent), "", 0, None)
     kept = Predictions.load(path.parent / "validation.npz")
     positive = 0 if why == "the first class" else 1
     false, true, limits = sk.roc_curve(kept.truth == positive, kept.output[:, positive], drop_intermediate=False)
@@ -593,7 +597,9 @@ def test_events_where_no_class_is_a_seizure(run):
 
 
 def test_electrodes_that_no_window_trained_need_a_policy(clinic, tmp_path):
-    train(clinic / "store", tmp_path / "run", finetune.Choices("seizure", steps=2))  # C1 is in the test windows only
+    train(
+        clinic / "store", tmp_path / "run", finetune.FinetuneOptions("seizure", steps=2)
+    )  # C1 is in the test windows only
     assert "C1" in message(lambda: judge(tmp_path / "run", clinic / "store"), ChannelError)
     assert not (tmp_path / "run" / "test.json").exists()
     found = judge(tmp_path / "run", clinic / "store", untrained="nearest")  # Oz, with no near one, is in none

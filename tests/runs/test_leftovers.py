@@ -1,9 +1,10 @@
-"""A command that fails before it has done anything leaves nothing behind; what is there already stays as it is."""
+"""A command that fails before it has done anything leaves nothing behind, and leaves existing files as they are."""
 
 import contextlib
-import fcntl
 import functools
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +17,6 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
-from cerebro_eeg.runs import lock
 from cerebro_eeg.runs.folder import RunFolder
 from folder_files import edf
 from predict_files import make_model
@@ -129,7 +129,7 @@ def test_an_unreachable_cluster_leaves_nothing(tmp_path, capsys, monkeypatch):
 
 def test_a_run_that_never_began_leaves_no_lock(tmp_path):
     def fail(path):
-        with RunFolder(path).held():
+        with RunFolder(path).locked():
             assert (path / ".lock").exists()
             raise InputError("no such task")
 
@@ -144,7 +144,7 @@ def test_a_run_that_never_began_leaves_no_lock(tmp_path):
     begin(tmp_path / "mine")
     assert os.listdir(tmp_path / "mine") == ["thesis.txt"]
     run = RunFolder(tmp_path / "run")
-    with run.held():
+    with run.locked():
         run.begin("pretrain", {}, {})
     begin(run.path)
     assert sorted(os.listdir(run.path)) == [".lock", "run.json"]
@@ -152,100 +152,64 @@ def test_a_run_that_never_began_leaves_no_lock(tmp_path):
 
 def test_who_is_refused_takes_no_lock_away(tmp_path):
     run = RunFolder(tmp_path / "run")
-    with run.held():
+    with run.locked():
         for _ in range(2):
-            with pytest.raises(ConfigError, match="another process is training"), run.held():
+            with pytest.raises(ConfigError, match="another process is training"), run.locked():
                 pass
         assert (run.path / ".lock").exists()
 
 
-def test_a_lock_that_goes_while_another_comes_for_it_is_made_anew(tmp_path, monkeypatch):
-    """Who locks the file that was just removed holds nothing: the next one would hold a new file as well."""
-    run, flock = RunFolder(tmp_path / "run"), fcntl.flock
-
-    def late(descriptor, how):
-        monkeypatch.setattr(fcntl, "flock", flock)
-        (run.path / ".lock").unlink()
-        flock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with run.held(), pytest.raises(ConfigError, match="another process is training"), run.held():
-        pass
-
-
 def failing(run):
-    with contextlib.suppress(InputError), run.held():
+    with contextlib.suppress(InputError), run.locked():
         raise InputError("no such task")
 
 
-def test_who_comes_while_another_fails_takes_its_folders_away_in_turn(tmp_path, monkeypatch):
-    """B makes its lock after A removed its own, and before A removes the folders, which are not empty then."""
-    run, removing, late = RunFolder(tmp_path / "a" / "b"), lock.remove_empty, contextlib.ExitStack()
-
-    def meanwhile(folders):
-        monkeypatch.setattr(lock, "remove_empty", removing)
-        late.enter_context(run.held())
-        removing(folders)
-
-    monkeypatch.setattr(lock, "remove_empty", meanwhile)
-    failing(run)
-    assert os.listdir(run.path) == [".lock"]  # of B, who fails as well
-    late.close()
-    assert os.listdir(tmp_path) == []
-
-
-def test_who_comes_and_fails_while_another_fails_leaves_it_to_that_one(tmp_path, monkeypatch):
-    run, removing = RunFolder(tmp_path / "a" / "b"), lock.remove_empty
-
-    def meanwhile(folders):
-        monkeypatch.setattr(lock, "remove_empty", removing)
-        failing(run)
-        assert os.listdir(run.path) == []  # not its own to remove, as far as it knew
-        removing(folders)
-
-    monkeypatch.setattr(lock, "remove_empty", meanwhile)
-    failing(run)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_folder_that_goes_while_another_comes_is_made_anew(tmp_path, monkeypatch):
-    run, making = RunFolder(tmp_path / "run"), lock._make
-
-    def gone(folder):
-        monkeypatch.setattr(lock, "_make", making)
-        made = making(folder)
-        folder.rmdir()  # by one who failed
-        return made
-
-    monkeypatch.setattr(lock, "_make", gone)
-    failing(run)
-    assert os.listdir(tmp_path) == []
-
-
-def test_who_is_killed_leaves_its_folders_to_the_next(tmp_path):
+def test_a_killed_process_leaves_no_lock_that_holds(tmp_path):
     run = RunFolder(tmp_path / "a" / "b")
-    os.close(lock._claim(run.path))  # what the kernel does for a process that is killed
-    assert os.listdir(run.path) == [".lock"]
+    run.path.mkdir(parents=True)
+    (run.path / ".lock").write_text("")  # left by a process that was killed
     failing(run)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(run.path) == []  # the folder was there before
 
 
-def test_folders_and_locks_of_others_stay(tmp_path):
+def test_a_folder_that_was_there_before_stays(tmp_path):
     (tmp_path / "mine").mkdir()
     failing(RunFolder(tmp_path / "mine"))
     assert os.listdir(tmp_path / "mine") == []
-    (tmp_path / "mine" / ".lock").write_text("of another program")
-    failing(RunFolder(tmp_path / "mine"))
-    assert (tmp_path / "mine" / ".lock").read_text() == "of another program"
 
 
-def test_many_who_fail_at_once_leave_nothing(tmp_path):
-    """Threads of one process: each has an open file of its own, which is what the kernel's lock goes by."""
+def test_a_link_to_nowhere_is_refused(tmp_path):
+    (tmp_path / "run").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="link to a folder that does not exist"), RunFolder(tmp_path / "run").locked():
+        pass
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_second_process_gets_one_clear_line(tmp_path):
+    """The lock of this process holds for another one, and is free again when the block ends."""
+    code = (
+        "import sys, pathlib\nfrom cerebro_eeg.errors import ConfigError\n"
+        "from cerebro_eeg.runs.folder import RunFolder\n"
+        "try:\n    with RunFolder(pathlib.Path(sys.argv[1])).locked(): print('free')\n"
+        "except ConfigError as error: print(error)"
+    )
+
+    def other():
+        command = [sys.executable, "-c", code, str(tmp_path / "run")]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    with RunFolder(tmp_path / "run").locked():
+        assert other() == f"another process is training in {tmp_path / 'run'}; wait for it, or stop it"
+    assert other() == "free"
+
+
+def test_of_many_who_come_at_once_one_has_the_folder_and_no_lock_stays(tmp_path):
+    """Threads of one process stand for processes: each has an open file of its own, which the kernel's lock goes by."""
     run, held = RunFolder(tmp_path / "a" / "b"), []
 
     def come(_):
         for _ in range(60):
-            with contextlib.suppress(ConfigError, InputError), run.held():
+            with contextlib.suppress(ConfigError, InputError), run.locked():
                 held.append(1)
                 assert len(held) == 1
                 held.pop()
@@ -253,12 +217,12 @@ def test_many_who_fail_at_once_leave_nothing(tmp_path):
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(come, range(4)))
-    assert os.listdir(tmp_path) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []  # an empty folder may stay
 
 
 def test_a_file_is_no_folder_for_a_run(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(ConfigError, match="is a file; give a folder"), RunFolder(tmp_path / "run").held():
+    with pytest.raises(ConfigError, match="is a file; give a folder"), RunFolder(tmp_path / "run").locked():
         pass
     assert (tmp_path / "run").read_text() == "mine"
 
@@ -266,7 +230,7 @@ def test_a_file_is_no_folder_for_a_run(tmp_path):
 def begun(path, settings, *files):
     """A run that began and failed, with what it left; ``name=text`` or ``name``."""
     run = RunFolder(path)
-    with run.held():
+    with run.locked():
         run.begin("finetune", settings, {})
     for file in files:
         name, _, text = file.partition("=")
@@ -287,7 +251,7 @@ def begun(path, settings, *files):
 )
 def test_a_run_without_a_step_makes_room_for_a_corrected_command(tmp_path, files):
     run = begun(tmp_path / "run", {"untrained": "error"}, *files)
-    with run.held():
+    with run.locked():
         line = run.begin("finetune", {"untrained": "nearest"}, {})
     assert "never completed a step" in line
     assert 'untrained was "error" and is now "nearest"' in line
@@ -296,7 +260,7 @@ def test_a_run_without_a_step_makes_room_for_a_corrected_command(tmp_path, files
     logs = ["metrics.jsonl"] if "metrics.jsonl" in files else []
     logged = ["seed-0/metrics.jsonl", "seed-0/run.json", "seed-0/tensorboard/events"] if len(files) == 3 else []
     assert kept == [".lock", *logs, "run.json", *logged]
-    with run.held():
+    with run.locked():
         assert run.begin("finetune", {"untrained": "nearest"}, {}) is None  # going on is nothing to speak of
 
 

@@ -18,23 +18,21 @@ from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets import make_recipe
 from cerebro_eeg.data.filtering import filters, quality
-from cerebro_eeg.data.simulation.edf_writer import write_edf
-from cerebro_eeg.data.storing.job import Choices
+from cerebro_eeg.data.reading.edf_writer import write_edf
+from cerebro_eeg.data.storing.job import PrepareChoices
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError, RecordingError
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.report.prediction_plot import Envelope
-from cerebro_eeg.runs import inference
-from cerebro_eeg.runs.cutting import cut_windows
-from cerebro_eeg.runs.decisions import Prediction, Span, find_spans
-from cerebro_eeg.runs.electrodes import electrode_ids
-from cerebro_eeg.runs.inputs import find_inputs
-from cerebro_eeg.runs.predicting import predict_windows
-from cerebro_eeg.runs.prediction_files import write_edf_annotations
+from cerebro_eeg.report.recording import Envelope
+from cerebro_eeg.runs import predict as runs_predict
+from cerebro_eeg.runs.decisions import Prediction, Span, find_spans, write_edf_annotations
+from cerebro_eeg.runs.predict import cut_windows, find_inputs
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.signals import open_signal
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.runs.store_predictions import predict_windows
+from cerebro_eeg.runs.windows import electrode_ids
+from cerebro_eeg.train.distributed import ProcessGroup
 from predict_files import ELECTRODES, edf, edf_with_gaps, make_model, noise, with_threshold
 
 
@@ -98,13 +96,13 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model", trained=("Fp1", "Cz", "O2", "A1", "A2"), **config))
     rate = model.config.signal.sfreq
     recipe = dataclasses.replace(make_recipe("folder", tmp_path / "files", {}), signal=model.config.signal)
-    prepare(recipe, tmp_path / "store", Choices(), workers=0)
+    prepare(recipe, tmp_path / "store", PrepareChoices(), workers=0)
     store = Store(tmp_path / "store")
     windows = find_windows(store, seconds=512 / rate, stride=stride)
     ids = electrode_ids(model.training_record.electrode_windows, "drop")
-    output = predict_windows(model, store, windows, World(), electrodes=ids)
+    output = predict_windows(model, store, windows, ProcessGroup(), electrodes=ids)
     expected = torch.softmax(torch.from_numpy(output), 1).numpy()
-    reader = inference.make_reader(model, stride=stride, handling=Handling(untrained="drop"))
+    reader = runs_predict.make_reader(model, stride=stride, handling=Handling(untrained="drop"))
     assert reader.samples == windows.samples
     found = find_inputs([tmp_path / "files"], None)
     assert sorted(one.id for one in found) == sorted(windows.facts.ids)  # the ids of prepare, by the same key
@@ -116,7 +114,7 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
         cut = next(cut_windows(signal, reader.samples, reader.stride, 10_000))
         stored = [store.read(number, s, s + windows.samples)[:, list(signal.columns)] for s in windows.start[mine]]
         assert np.array_equal(cut.signal_BTC, np.stack(stored))  # bit by bit
-        said = inference.predict_recording(reader, one.path)
+        said = runs_predict.predict_recording(reader, one.path)
         segments = store.recordings[number].segments
         starts = [(s, next(g for g in segments if g.start <= s < g.stop)) for s in windows.start[mine].tolist()]
         np.testing.assert_allclose(said.start, [g.onset + (s - g.start) / rate for s, g in starts], atol=1e-9)
@@ -130,9 +128,9 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
 def test_small_batches_change_nothing(tmp_path, monkeypatch):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
     file = edf_with_gaps(tmp_path / "a.edf", [*range(15), *range(20, 29)])
-    whole = inference.predict(file, model, stride=0.5)
-    monkeypatch.setattr(inference, "BATCH", 3)
-    pieces = inference.predict(file, model, stride=0.5)
+    whole = runs_predict.predict(file, model, stride=0.5)
+    monkeypatch.setattr(runs_predict, "BATCH", 3)
+    pieces = runs_predict.predict(file, model, stride=0.5)
     assert np.array_equal(whole.start, pieces.start)
     np.testing.assert_allclose(whole.output, pieces.output, atol=1e-6)
 
@@ -149,10 +147,10 @@ def test_an_object_of_mne_gives_what_its_file_gives(tmp_path):
 def test_a_model_in_training_mode_is_left_so_and_dropout_is_off(tmp_path):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf")
-    before = inference.predict(file, model).output
+    before = runs_predict.predict(file, model).output
     model.encoder.set_drop_path(0.9)
     model.train()
-    assert np.array_equal(inference.predict(file, model).output, before)
+    assert np.array_equal(runs_predict.predict(file, model).output, before)
     assert model.training
 
 
@@ -325,7 +323,9 @@ def test_spans_of_any_prediction_cover_its_windows_once():
 
 
 def test_edf_annotations_are_read_by_three_other_readers(tmp_path):
-    spans = [Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)]  # several records
+    spans = [
+        Span(1.5 * k, 1.25, "épilepsie" if k % 2 else "rest", 0.5) for k in range(4000)
+    ]  # more than one record should hold
     write_edf_annotations(tmp_path / "a.edf", spans)
     wanted = [(s.onset, s.duration, s.name) for s in spans]
     assert [(a.onset, a.duration, a.text) for a in edfio.read_edf(tmp_path / "a.edf").annotations] == wanted
@@ -437,7 +437,7 @@ def test_a_reader_that_breaks_is_a_bad_file_but_a_model_that_breaks_is_a_bug(tmp
     model = str(make_model(tmp_path / "model"))
     file = edf(tmp_path / "a.edf")
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro_eeg.runs.signals.run", lambda *_: broken())
+        patch.setattr("cerebro_eeg.data.preprocess.filter_recording", lambda *_: broken())
         result = predict(model, (file,), out=tmp_path / "out")
     assert [failure.code for failure in result.failures] == ["reader_zerodivisionerror"]
     with monkeypatch.context() as patch:
@@ -527,8 +527,8 @@ def test_the_picture_shows_the_envelope_of_what_the_model_saw(tmp_path):
     model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
     file = edf_with_gaps(tmp_path / "a.edf", [*range(10), *range(30, 40)])
     envelope = Envelope()
-    signal = open_signal(file, model.config, inference.make_reader(model).electrodes, Handling())
-    inference.predict_recording(inference.make_reader(model), file, watch=envelope.watch)
+    signal = open_signal(file, model.config, runs_predict.make_reader(model).electrodes, Handling())
+    runs_predict.predict_recording(runs_predict.make_reader(model), file, watch=envelope.watch)
     rows = np.concatenate([piece.rows for piece in signal.pieces()]).astype(np.float32)
     assert envelope.names == ("Fp1", "Cz", "O2")
     seen = np.isfinite(envelope.low[:, 0])
@@ -553,16 +553,18 @@ def test_a_picture_a_recording(tmp_path, outputs):
 def peak(file, reader):
     tracemalloc.start()
     try:
-        said = inference.predict_recording(reader, file, watch=Envelope().watch)
+        said = runs_predict.predict_recording(reader, file, watch=Envelope().watch)
         return len(said.start), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
 def test_memory_does_not_grow_with_the_recording(tmp_path, monkeypatch):
-    monkeypatch.setattr(filters.run, "__kwdefaults__", {"chunk": 1 << 16})  # so that short files have many pieces
+    monkeypatch.setattr(
+        filters.filter_recording, "__kwdefaults__", {"chunk": 1 << 16}
+    )  # so that short files have many pieces
     monkeypatch.setattr(quality.measure, "__kwdefaults__", {"chunk": 1 << 16})
-    reader = inference.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")), stride=8.0)
+    reader = runs_predict.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")), stride=8.0)
     peaks = []
     for minutes in (1, 15, 45):  # the first fills the tables of filters, which stay
         file = tmp_path / f"{minutes}.edf"
@@ -573,7 +575,7 @@ def test_memory_does_not_grow_with_the_recording(tmp_path, monkeypatch):
 
 @pytest.mark.soak
 def test_memory_of_a_day(tmp_path):
-    reader = inference.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")))
+    reader = runs_predict.make_reader(Cerebro.from_pretrained(make_model(tmp_path / "model")))
     hour = np.tile(noise(3600, 6, 256).T.astype(np.float32), (24, 1))
     write_edf(tmp_path / "a.edf", hour, ELECTRODES, 256, [])
     del hour

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,20 +13,19 @@ from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError, StoreError
-from cerebro_eeg.fast import attention
-from cerebro_eeg.report.run_report import report_finetune
-from cerebro_eeg.runs import finetune, pretrain, scoring
-from cerebro_eeg.runs.engine import changes
+from cerebro_eeg.fast import eligible
+from cerebro_eeg.report.finetune import report_finetune
+from cerebro_eeg.runs import evaluate, finetune, pretrain
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.seen import unknown_overlap
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.splitting import find_splits, read_cut
+from cerebro_eeg.runs.training import engine_changes
+from cerebro_eeg.runs.windows import find_splits, read_task, unknown_overlap
 from cerebro_eeg.train import loop
 from train_stores import make_store
 from train_worker import preset
 
 ENGINE = Engine(device="cpu", readers=0)
-CHOICES = pretrain.Choices(steps=2, seconds=1.0, paper=True)
+CHOICES = pretrain.PretrainOptions(steps=2, seconds=1.0, paper=True)
 NOT_KNOWN = "whether the test subjects were pre-trained on is not known: the weights "
 
 
@@ -57,10 +57,10 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
 
     def told(store, start, **choices):
         lines = []
-        chosen = finetune.Choices(task="alpha", steps=2, paper=True, **choices)
+        chosen = finetune.FinetuneOptions(task="alpha", steps=2, paper=True, **choices)
         out = tmp_path / f"{store.name}-{'none' if start is None else start.parent.name}-{len(choices)}"
         trained = finetune.finetune(store, out, preset({}), chosen, ENGINE, start, say=lines.append).trained
-        return trained[0].folder, [line for line in lines if "pre-trained on" in line]
+        return Path(trained[0].folder), [line for line in lines if "pre-trained on" in line]
 
     start = tmp_path / "pretrained" / "model.safetensors"
     here = "note: the weights were pre-trained on this store, except what its pretrain split or --without left out"
@@ -75,7 +75,7 @@ def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
     for folder in (tuned, probe):  # the weights that came of it still tell, for evaluate and the report
         assert unknown_overlap(finetune.hub.load(folder)[0].training, hash) is not None
     for run, store, expected in ((tuned.parent, other, True), (tmp_path / "one-pretrained-0", one, False)):
-        notes = scoring.evaluate(run, store, device="cpu", say=lambda line: None).notes
+        notes = evaluate.evaluate(run, store, device="cpu", say=lambda line: None).notes
         assert any(NOT_KNOWN in note for note in notes) == expected
         assert (NOT_KNOWN[1:] in report_finetune(run).read_text()) == expected
 
@@ -103,7 +103,7 @@ def test_a_store_with_its_classes_the_other_way_round_is_told_from_the_runs(tmp_
     turned["settings"]["tasks"]["alpha"]["names"].reverse()
     (other / "store.json").write_text(json.dumps(turned))
     assert Store(other).hash() == one.hash()
-    cut = read_cut(one, "alpha", None, None, None)
+    cut = read_task(one, "alpha", None, None, None)
     assert len(list(find_splits(one, cut))) == 1
     with pytest.raises(InputError, match="are fast, slow here and slow, fast in the run"):
         next(find_splits(Store(other), cut))
@@ -158,7 +158,7 @@ def test_what_rounds_otherwise(before, now, words):
     common = {"processes": 1, "threads": 2, "device": "cpu", "precision": "bf16", "residual": "bf16"}
     common |= {"kernels": "ours", "compiled": False, "deterministic": False}
     there = {name: value for name, value in (common | before).items() if value is not None}
-    assert changes(there, common | now) == words
+    assert engine_changes(there, common | now) == words
 
 
 def test_a_run_from_before_the_choice_of_precision_between_blocks_goes_on_and_says_so(tmp_path, monkeypatch):
@@ -199,7 +199,7 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path, monkeypatch):
 
     def state():
         filled = torch.utils.deterministic.fill_uninitialized_memory
-        return attention._choice, torch.are_deterministic_algorithms_enabled(), filled, torch.get_num_threads()
+        return eligible._choice, torch.are_deterministic_algorithms_enabled(), filled, torch.get_num_threads()
 
     def watching(function):
         return lambda *given, **named: (seen.append(state()), function(*given, **named))[1]
@@ -211,7 +211,7 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path, monkeypatch):
     pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), CHOICES, engine)
     assert state() == before
     start = tmp_path / "run" / "model.safetensors"
-    choices = finetune.Choices(task="alpha", freeze=True, paper=True)
+    choices = finetune.FinetuneOptions(task="alpha", freeze=True, paper=True)
     finetune.finetune(tmp_path / "store", tmp_path / "probe", preset({}), choices, engine, start)
     assert state() == before
     assert set(seen) == {("stock", True, False, before[-1] + 1)}

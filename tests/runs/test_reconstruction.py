@@ -13,14 +13,22 @@ from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.runs.bands import band_energy, band_limits, taper
-from cerebro_eeg.runs.baselines import Covariances, hidden_series, interpolate, ridge, to_patches, to_series
-from cerebro_eeg.runs.examples import find_examples
-from cerebro_eeg.runs.filling import spread
-from cerebro_eeg.runs.pretraining import validate
-from cerebro_eeg.runs.reconstruction import RIVALS, Reconstructed, dataset_of, reconstruct
+from cerebro_eeg.runs.baselines import (
+    Covariances,
+    band_energy,
+    band_limits,
+    hidden_series,
+    interpolate,
+    ridge,
+    spread,
+    taper,
+    to_patches,
+    to_series,
+)
+from cerebro_eeg.runs.pretrain import validate
+from cerebro_eeg.runs.reconstruction import RIVALS, Reconstructed, dataset_of, find_examples, reconstruct
 from cerebro_eeg.schema import from_dict, to_dict
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.distributed import ProcessGroup
 
 RATE, NAMES = 256.0, ("Fp1", "Fp2", "C3", "C4", "O1", "O2")
 PATCHES = {
@@ -205,7 +213,7 @@ def test_the_taper_covers_neighbours_as_one():
 def test_the_model_s_error_is_that_of_validation(tmp_path):
     sources = store_of(tmp_path, [("a", NAMES, noise(40)), ("b", NAMES[:3], noise(20, 3, 1))])
     model = model_of()
-    expected = validate(model, model, sources, World(), 16)["validation_masked"]
+    expected = validate(model, model, sources, ProcessGroup(), 16)["validation_masked"]
     model.train()
     found = reconstruct(model, sources, sources, "cpu")
     assert found.total.model == pytest.approx(expected, rel=1e-6)

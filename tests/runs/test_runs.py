@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from cerebro_eeg import Cerebro, MaskedCerebro
 from cerebro_eeg.cli import main
+from cerebro_eeg.commands import finetune as tuning
 from cerebro_eeg.commands import pretrain as commands
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order, in_order
@@ -22,23 +24,20 @@ from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, CheckpointError, ConfigError, InputError, StoppedError, TrainingError
 from cerebro_eeg.runs import finetune, pretrain
-from cerebro_eeg.runs.electrodes import electrode_ids
-from cerebro_eeg.runs.engine import choose_pieces, usual_channels
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.pretraining import MaskedTask
+from cerebro_eeg.runs.pretrain import MaskedTask
 from cerebro_eeg.runs.settings import Engine, choose
-from cerebro_eeg.runs.sources import pretrain_windows
-from cerebro_eeg.runs.splitting import find_splits, read_cut
-from cerebro_eeg.runs.training import fit_batch
+from cerebro_eeg.runs.training import count_micro_batches, fit_batch, usual_channels
+from cerebro_eeg.runs.windows import electrode_ids, find_splits, pretrain_windows, read_task
 from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train import log, loop
-from cerebro_eeg.train.distributed import World
+from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.log import read_lines
 from train_stores import MONTAGES, make_store
 from train_worker import preset
 
 ENGINE = Engine(device="cpu", readers=0)
-CHOICES = pretrain.Choices(steps=6, seconds=1.0, paper=True)
+CHOICES = pretrain.PretrainOptions(steps=6, seconds=1.0, paper=True)
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +96,16 @@ def test_the_stream_is_the_same_for_every_number_of_processes_and_readers(store)
             seen = []
             tasks = [
                 MaskedTask(
-                    [(store, windows)], order, loader, model.model, model.objective, 0, World(rank, size), pieces
+                    [(store, windows)], order, loader, model.model, model.objective, 0, ProcessGroup(rank, size), pieces
                 )
                 for rank in range(size)
             ]
-            for parts in zip(*(task.pieces(2, 7) for task in tasks), strict=True):
+            for parts in zip(*(task.micro_batches(2, 7) for task in tasks), strict=True):
                 seen += [
                     name
                     for task, part in zip(tasks, parts, strict=True)
                     for piece in part
-                    for name in task.windows(piece)
+                    for name in task.window_names(piece)
                 ]
         streams.add(tuple(seen))
     assert len(streams) == 1
@@ -118,7 +117,7 @@ def test_going_on_from_weights_adds_to_their_record(folder, pretrained, tmp_path
     model = MaskedCerebro.from_pretrained(found.folder)
     assert (model.training_record.steps, len(model.training_record.data)) == (46, 2)
     first = next(line["loss"] for line in read_lines(pretrained / "metrics.jsonl") if "loss" in line)
-    again = next(line["loss"] for line in read_lines(found.folder / "metrics.jsonl") if "loss" in line)
+    again = next(line["loss"] for line in read_lines(Path(found.folder) / "metrics.jsonl") if "loss" in line)
     assert again < 0.9 * first
 
 
@@ -170,7 +169,7 @@ def test_a_damaged_state_is_refused(folder, tmp_path):
 
 
 def test_two_trainings_in_one_folder_are_refused(folder, tmp_path):
-    with RunFolder(tmp_path / "run").held(), pytest.raises(ConfigError, match="another process is training"):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is training"):
         pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
 
 
@@ -197,17 +196,17 @@ def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), CHOICES, ENGINE)
     lines = [line for line in read_lines(out / "metrics.jsonl") if "loss" in line]
     assert [line["loss"] for line in lines] == [
-        line["loss"] for line in read_lines(whole.folder / "metrics.jsonl") if "loss" in line
+        line["loss"] for line in read_lines(Path(whole.folder) / "metrics.jsonl") if "loss" in line
     ]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch, strategy):
-    """The losses of a piece's windows one by one: only that of the window which is not a number is named."""
+    """Each window of a micro-batch is computed alone, so that only the bad ones are named."""
     original = MaskedTask._reconstruct
 
-    def poisoned(self, module, raw, *ready):
-        found = original(self, module, raw, *ready)
+    def poisoned(self, module, raw, *inputs):
+        found = original(self, module, raw, *inputs)
         bad = any(self._windows[0].ids([w])[0][1] == 512 for w in raw.step.window.tolist())
         return replace(found, masked_sum=found.masked_sum * float("inf")) if bad else found
 
@@ -229,7 +228,9 @@ def test_computing_blocks_again_changes_nothing(folder, pretrained, tmp_path):
     found = pretrain.pretrain(
         [folder], tmp_path / "run", preset({}), replace(CHOICES, steps=40), replace(ENGINE, recompute=True)
     )
-    whole, again = (pretrain.checkpoint.read(path / "model.safetensors")[1] for path in (pretrained, found.folder))
+    whole, again = (
+        pretrain.checkpoint.read(path / "model.safetensors")[1] for path in (pretrained, Path(found.folder))
+    )
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
@@ -238,9 +239,9 @@ def test_loggers_get_what_the_file_gets(folder, tmp_path, monkeypatch):
 
     engine = replace(ENGINE, loggers=("tensorboard",))
     found = pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, engine)
-    events = EventAccumulator(str(found.folder / "tensorboard")).Reload()
+    events = EventAccumulator(str(Path(found.folder) / "tensorboard")).Reload()
     logged = [(event.step, event.value) for event in events.Scalars("loss")]
-    lines = [line for line in read_lines(found.folder / "metrics.jsonl") if "loss" in line]
+    lines = [line for line in read_lines(Path(found.folder) / "metrics.jsonl") if "loss" in line]
     assert logged == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in lines]
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with pytest.raises(ConfigError, match="Weights & Biases is not installed; pip install wandb"):
@@ -256,8 +257,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
     step = loop._step
 
-    def interrupted(run, pieces, asked, meanwhile):
-        return step(run, pieces, (run.progress.step == 5, False), meanwhile)
+    def interrupted(run, micro_batches, asked, ahead):
+        return step(run, micro_batches, (run.progress.step == 5, False), ahead)
 
     monkeypatch.setattr(loop, "_step", interrupted)
     with pytest.raises(StoppedError):
@@ -265,8 +266,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     monkeypatch.setattr(loop, "_step", step)
     cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
     assert cut.sha256 == whole.sha256
-    assert [line.get("loss") for line in read_lines(whole.folder / "metrics.jsonl")] == [
-        line.get("loss") for line in read_lines(cut.folder / "metrics.jsonl")
+    assert [line.get("loss") for line in read_lines(Path(whole.folder) / "metrics.jsonl")] == [
+        line.get("loss") for line in read_lines(Path(cut.folder) / "metrics.jsonl")
     ]
 
 
@@ -279,18 +280,18 @@ def test_a_signal_saves_and_exits_with_seven(folder, tmp_path, name):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     out = tmp_path / "run"
     with subprocess.Popen([*command, "--out", str(out)], env=env, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while len(read_lines(out / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
+        deadline = time.monotonic() + 300
+        while len(read_lines(out / "metrics.jsonl")) < 3 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.Signals[name])
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=300)[1]
     assert process.returncode == 7, said
     assert "stopped after step" in said.splitlines()[-1]
     assert "Traceback" not in said
     done = [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line]
     assert 3 <= done[-1] < 300  # so many that a busy machine is not done before the signal comes
     if name == "SIGUSR1":
-        again = subprocess.run([*command, "--out", str(out)], env=env, capture_output=True, text=True, timeout=120)
+        again = subprocess.run([*command, "--out", str(out)], env=env, capture_output=True, text=True, timeout=600)
         assert again.returncode == 0, again.stderr
         assert f"going on after step {done[-1]}" in again.stderr
         assert [line["step"] for line in read_lines(out / "metrics.jsonl") if "loss" in line] == list(range(1, 301))
@@ -316,7 +317,7 @@ def test_pieces_and_threads_are_kept_however_often_a_run_goes_on(folder, tmp_pat
 
 def test_new_parts_of_a_checkpoint_come_from_the_seed(folder, pretrained, tmp_path):
     """A fine-tuned checkpoint has no head to reconstruct with; the same command must find the same one again."""
-    tuned = tune(folder, tmp_path / "tuned", pretrained, steps=2).trained[0].folder
+    tuned = Path(tune(folder, tmp_path / "tuned", pretrained, steps=2).trained[0].folder)
     choices = replace(CHOICES, steps=2)
     first, again = (pretrain.pretrain([folder], tmp_path / "run", preset({}), choices, ENGINE, tuned) for _ in "ab")
     assert first.sha256 == again.sha256
@@ -342,7 +343,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_state(folder, tmp_path):
         "2",
     ]
     command += ["--batch-size", "8", "--paper", "--device", "cpu", "--out", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 8, done.stderr
     assert "make room" in done.stderr.splitlines()[-1]
     assert sorted(os.listdir(tmp_path / "run")) == [".lock", "metrics.jsonl", "run.json"]
@@ -400,7 +401,7 @@ def test_of_several_processes_the_first_one_speaks(capsys, monkeypatch):
 def tune(folder, out, start, **choices):
     lr = choices.pop("lr", 3e-3)
     table = replace(preset({}).finetune, peak_lr=lr)
-    chosen = finetune.Choices(**{"task": "alpha", "steps": 40, "paper": True, **choices})
+    chosen = finetune.FinetuneOptions(**{"task": "alpha", "steps": 40, "paper": True, **choices})
     return finetune.finetune(folder, out, replace(preset({}), finetune=table), chosen, ENGINE, start)
 
 
@@ -420,7 +421,7 @@ def test_finetuning_learns_what_there_is_to_learn(folder, pretrained, tmp_path, 
     assert model.head.names == ("slow", "fast")
     assert model.head.threshold == found.trained[0].threshold
     assert model.head.threshold_level == "window"  # recordings have windows of both classes
-    kept = Predictions.load(found.trained[0].folder / "validation.npz")
+    kept = Predictions.load(Path(found.trained[0].folder) / "validation.npz")
     assert set(kept.subject) == {"sub3"}
     encoder = MaskedCerebro.from_pretrained(pretrained).encoder.state_dict()
     same = [torch.equal(value, encoder[name]) for name, value in model.encoder.state_dict().items()]
@@ -429,7 +430,7 @@ def test_finetuning_learns_what_there_is_to_learn(folder, pretrained, tmp_path, 
 
 def test_regression_answers_in_the_unit_of_its_targets(folder, store, tmp_path):
     found = tune(folder, tmp_path / "run", None, task="level", steps=60)
-    kept = Predictions.load(found.trained[0].folder / "validation.npz")
+    kept = Predictions.load(Path(found.trained[0].folder) / "validation.npz")
     assert found.trained[0].metric == "r2"
     assert abs(kept.output[:, 0].mean() - 102.5) < 1
     model = Cerebro.from_pretrained(found.trained[0].folder)
@@ -442,17 +443,17 @@ def test_regression_answers_in_the_unit_of_its_targets(folder, store, tmp_path):
 def test_a_probe_answers_in_the_unit_of_its_targets(folder, store, pretrained, tmp_path):
     """What is reported, kept and saved is what scikit-learn's ridge was chosen by."""
     found = tune(folder, tmp_path / "run", pretrained, task="level", freeze=True).trained[0]
-    tried = json.loads((found.folder / "probe.json").read_text())
+    tried = json.loads((Path(found.folder) / "probe.json").read_text())
     assert found.validation == pytest.approx(tried["scores"][f"{tried['strength']:g}"], abs=1e-4)
-    assert abs(Predictions.load(found.folder / "validation.npz").output[:, 0].mean() - 102.5) < 2.5
+    assert abs(Predictions.load(Path(found.folder) / "validation.npz").output[:, 0].mean() - 102.5) < 2.5
 
 
 def test_folds_test_every_subject_once(folder, store, tmp_path):
-    cut = read_cut(store, "alpha", None, None, None)
+    cut = read_task(store, "alpha", None, None, None)
     splits = list(find_splits(store, cut, 3))
     tested = [s for split in splits for s in sorted({split.test.facts.subjects[n] for n in split.test.subject})]
     assert sorted(tested) == [f"sub{n}" for n in range(6)]
-    own = list(find_splits(store, read_cut(store, "folded", None, None, None), 3))
+    own = list(find_splits(store, read_task(store, "folded", None, None, None), 3))
     assert [sorted({s.test.facts.subjects[n] for n in s.test.subject}) for s in own] == [
         ["sub0", "sub3"],
         ["sub1", "sub4"],
@@ -490,7 +491,7 @@ def test_electrodes_that_were_never_trained_need_a_policy(store, tmp_path):
 
 def test_a_finished_training_is_not_repeated(folder, tmp_path):
     first = tune(folder, tmp_path / "run", None, steps=3)
-    weights = first.trained[0].folder / "model.safetensors"
+    weights = Path(first.trained[0].folder) / "model.safetensors"
     stamp = weights.stat().st_mtime_ns
     assert tune(folder, tmp_path / "run", None, steps=3) == first
     assert weights.stat().st_mtime_ns == stamp
@@ -543,11 +544,17 @@ def test_memory_is_reckoned_by_usual_windows(store):
 
 def test_pieces_are_as_many_as_memory_asks_and_never_empty():
     model = preset({}).model
-    assert choose_pieces(replace(ENGINE, micro_batch=5), World(0, 2), model, 3, 256, 24) == 3
-    assert choose_pieces(replace(ENGINE, micro_batch=1), World(0, 5), model, 3, 256, 12) == 2
-    assert choose_pieces(ENGINE, World(), model, 3, 256, 12) == 1
+    assert count_micro_batches(replace(ENGINE, micro_batch=5), ProcessGroup(0, 2), model, 3, 256, 24) == 3
+    assert count_micro_batches(replace(ENGINE, micro_batch=1), ProcessGroup(0, 5), model, 3, 256, 12) == 2
+    assert count_micro_batches(ENGINE, ProcessGroup(), model, 3, 256, 12) == 1
     with pytest.raises(ConfigError, match="cannot be shared by 13 processes"):
-        choose_pieces(ENGINE, World(0, 13), model, 3, 256, 12)
+        count_micro_batches(ENGINE, ProcessGroup(0, 13), model, 3, 256, 12)
+
+
+def test_every_option_of_a_run_is_a_flag_of_its_command():
+    """The command explains the options, and ``run.json`` keeps them: the two lists must not drift apart."""
+    for verb, options in ((commands.pretrain, pretrain.PretrainOptions), (tuning.finetune, finetune.FinetuneOptions)):
+        assert {field.name for field in fields(options)} <= {*signature(verb).parameters}
 
 
 def test_folder_names_are_paths(pretrained):
@@ -563,7 +570,7 @@ def test_what_is_wrong_with_the_next_step_shows_when_it_is_its_turn():
         yield 2
         raise OSError("gone")
 
-    ahead = loop._Ahead(stream())
+    ahead = loop._Prefetch(stream())
     assert ahead.take() == 1  # nothing had been fetched
     ahead.fetch()
     assert ahead.take() == 2

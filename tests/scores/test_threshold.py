@@ -1,4 +1,4 @@
-"""What evaluate says at the threshold is what predict does: numbers by hand, scikit-learn's, and predict's own rule."""
+"""Scores of evaluate at the threshold follow predict's rule; they equal numbers by hand and those of scikit-learn."""
 
 import json
 import warnings
@@ -10,10 +10,9 @@ import sklearn.metrics as sk
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.scores import rules
-from cerebro_eeg.scores.bootstrap import draw
-from cerebro_eeg.scores.operating import NAMES
-from cerebro_eeg.scores.predictions import Predictions, headline, score, threshold_level
+from cerebro_eeg.scores import tables
+from cerebro_eeg.scores.classification import THRESHOLD_NAMES
+from cerebro_eeg.scores.predictions import Predictions, draw, headline, score, threshold_level
 
 
 def binary(probability, truth, recording=None, subject=None):
@@ -116,7 +115,7 @@ def test_intervals_are_over_subjects(level):
         if len(set(truth.tolist())) == 2:
             drawn.append(by_scikit_learn(truth, said))
     assert found.draws == len(drawn)
-    for name, column in zip(NAMES, np.array(drawn).T, strict=True):
+    for name, column in zip(THRESHOLD_NAMES, np.array(drawn).T, strict=True):
         estimate = found.values[name]
         assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(column, [0.025, 0.975]))), name
 
@@ -199,19 +198,19 @@ NUMBERS = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kap
 def test_every_number_has_its_rule_and_one_is_primary():
     counts = ["balanced_accuracy", "accuracy", "f1_weighted", "kappa"]
     half = "by the most probable class (a threshold of 0.5)"
-    two, three = (rules.by_rule("classification", names, NUMBERS) for names in (("a", "b"), ("a", "b", "c")))
+    two, three = (tables.by_rule("classification", names, NUMBERS) for names in (("a", "b"), ("a", "b", "c")))
     assert list(two.items()) == [("without a threshold", ["auroc", "aupr"]), (half, counts)]
     assert list(three.items()) == [("by the most probable class", counts), ("without a threshold", ["auroc", "aupr"])]
-    assert rules.by_rule("regression", ("x",), ("r2", "rmse", "r2 x")) == {"": ["r2", "rmse", "r2 x"]}
+    assert tables.by_rule("regression", ("x",), ("r2", "rmse", "r2 x")) == {"": ["r2", "rmse", "r2 x"]}
     for kind, names, numbers in (("classification", "ab", NUMBERS), ("classification", "abc", NUMBERS)):
-        first = next(iter(rules.by_rule(kind, names, numbers).values()))
-        assert rules.primary(kind, names) == first[0]
-    assert rules.primary("regression", ("x",)) == "r2"
+        first = next(iter(tables.by_rule(kind, names, numbers).values()))
+        assert tables.primary(kind, names) == first[0]
+    assert tables.primary("regression", ("x",)) == "r2"
 
 
 def test_the_primary_number_is_what_selects():
     for given in (randomly(1), randomly(2, by_recording=True)):
-        assert headline(given)[0] == rules.primary(given.kind, given.names)
+        assert headline(given)[0] == tables.primary(given.kind, given.names)
 
 
 def test_scores_in_words_stand_under_their_rule():
@@ -247,4 +246,4 @@ def test_events_name_their_threshold(limits, decided, words):
         }
         for limit, at in zip(limits, decided, strict=True)
     ]
-    assert rules.event_words(scores) == f"events of seizure (SzCORE), {words}"
+    assert tables.event_words(scores) == f"events of seizure (SzCORE), {words}"

@@ -14,8 +14,8 @@ from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.training import plan_length
-from cerebro_eeg.train import draws
-from cerebro_eeg.train.optim import Schedule, adamw, group, layer_of
+from cerebro_eeg.train import random_numbers
+from cerebro_eeg.train.optim import Schedule, adamw, group_parameters, layer_of
 from tiny_models import small
 
 WORD = (1 << 64) - 1
@@ -40,28 +40,31 @@ def test_draws_are_the_arithmetic_that_they_say(seed, key, epoch, place, purpose
     start = (seed & WORD) ^ ((purpose + 1) * 0xD1B54A32D192ED03 & WORD)
     window = mix(mix(mix((key & WORD) ^ start) ^ epoch) ^ start)
     wanted = (mix(mix(place) ^ window) >> 40) * 2.0**-24
-    found = draws.window_keys(seed, torch.tensor([key]), torch.tensor([epoch]), purpose)
-    assert draws.uniform(found, torch.tensor([place])).tolist() == [wanted]
+    found = random_numbers.window_keys(seed, torch.tensor([key]), torch.tensor([epoch]), purpose)
+    assert random_numbers.uniform(found, torch.tensor([place])).tolist() == [wanted]
 
 
 def test_draws_look_random():
-    keys = draws.window_keys(7, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), draws.MASK)
-    flat = draws.uniform(keys[:, None], torch.arange(640))
+    keys = random_numbers.window_keys(7, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), random_numbers.MASK)
+    flat = random_numbers.uniform(keys[:, None], torch.arange(640))
     assert stats.kstest(flat.flatten().numpy(), "uniform").pvalue > 0.001
     table = np.corrcoef(flat[:, :20].numpy().T)  # neighbouring places of a window
     assert np.abs(table - np.eye(20)).max() < 0.15
-    other = draws.uniform(
-        draws.window_keys(8, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), 0)[:, None], torch.arange(640)
+    other = random_numbers.uniform(
+        random_numbers.window_keys(8, torch.arange(1000), torch.zeros(1000, dtype=torch.int64), 0)[:, None],
+        torch.arange(640),
     )
     assert abs(np.corrcoef(flat.flatten().numpy(), other.flatten().numpy())[0, 1]) < 0.01
-    assert stats.kstest(draws.normal(keys[:, None], torch.arange(640)).flatten().numpy(), "norm").pvalue > 0.001
-    assert torch.isfinite(draws.normal(keys[:, None], torch.arange(640))).all()
+    assert (
+        stats.kstest(random_numbers.normal(keys[:, None], torch.arange(640)).flatten().numpy(), "norm").pvalue > 0.001
+    )
+    assert torch.isfinite(random_numbers.normal(keys[:, None], torch.arange(640))).all()
 
 
 def test_streams_of_purposes_and_epochs_differ():
     key = torch.arange(100)
     found = {
-        tuple(draws.window_keys(seed, key, torch.full_like(key, epoch), purpose).tolist())
+        tuple(random_numbers.window_keys(seed, key, torch.full_like(key, epoch), purpose).tolist())
         for seed in (0, 1)
         for epoch in (0, 1, 2)
         for purpose in range(4)
@@ -83,7 +86,7 @@ def test_the_paper_stops_at_30_of_the_100_epochs_that_the_cosine_spans():
     length = plan_length(
         order, table.peak_lr, table.min_lr, table.max_epochs, table.stop_epoch, table.warmup_epochs, None
     )
-    assert (length.steps, length.schedule.warmup, length.schedule.span, length.an_epoch) == (600, 60, 2000, 20)
+    assert (length.steps, length.schedule.warmup, length.schedule.span, length.epoch) == (600, 60, 2000, 20)
     assert 0.5 < length.schedule(599) / table.peak_lr < 0.9
     by_steps = plan_length(order, table.peak_lr, table.min_lr, 100, 30, 3, 500)
     assert (by_steps.steps, by_steps.schedule.warmup, by_steps.schedule.span) == (500, 50, 500)
@@ -93,7 +96,7 @@ def test_the_paper_stops_at_30_of_the_100_epochs_that_the_cosine_spans():
 @pytest.mark.parametrize("style", ["simmim", "vitmae"])
 def test_matrices_decay_and_nothing_else(style):
     model = MaskedCerebro(small(), preset("tiny").objective.__class__(style=style))
-    groups = group(model, 0.05)
+    groups = group_parameters(model, 0.05)
     decayed = {name for g in groups if g.decay for name in g.names}
     every = {name for g in groups for name in g.names}
     assert every == {name for name, p in model.named_parameters() if p.requires_grad}
@@ -107,7 +110,7 @@ def test_matrices_decay_and_nothing_else(style):
 def test_layers_learn_slower_the_lower_they_are():
     model = Cerebro(2, config=small())
     table = FinetuneConfig()
-    factor = {name: g.factor for g in group(model, 0.05, table.layer_decay, 2) for name in g.names}
+    factor = {name: g.factor for g in group_parameters(model, 0.05, table.layer_decay, 2) for name in g.names}
     assert factor["final_layer.weight"] == factor["encoder.norm.bias"] == 1
     assert factor["encoder.blocks.1.mlp.up.weight"] == pytest.approx(0.75)
     assert factor["encoder.blocks.0.norm1.weight"] == pytest.approx(0.75**2)
@@ -118,7 +121,7 @@ def test_layers_learn_slower_the_lower_they_are():
 
 def test_adamw_is_torchs_with_our_groups():
     model = Cerebro(2, config=small())
-    optimizer = adamw(model, group(model, 0.05, 0.5, 2), (0.9, 0.98))
+    optimizer = adamw(model, group_parameters(model, 0.05, 0.5, 2), (0.9, 0.98))
     assert sum(len(g["params"]) for g in optimizer.param_groups) == sum(p.requires_grad for p in model.parameters())
     assert {g["betas"] for g in optimizer.param_groups} == {(0.9, 0.98)}
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.0, 0.05}

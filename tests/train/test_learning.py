@@ -64,14 +64,14 @@ def trained(tmp_path_factory):
     """The store, and the folder of a run that was pre-trained on it."""
     import torch
 
-    from cerebro_eeg.runs.pretrain import Choices, pretrain
+    from cerebro_eeg.runs.pretrain import PretrainOptions, pretrain
     from cerebro_eeg.runs.settings import Engine
 
     folder, threads = tmp_path_factory.mktemp("learning"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         store = make_store(folder / "store")
-    choices = Choices(seconds=SECONDS, stride=SECONDS / 2, steps=STEPS)
+    choices = PretrainOptions(seconds=SECONDS, stride=SECONDS / 2, steps=STEPS)
     pretrain([folder / "store"], folder / "run", PRESET, choices, Engine(device="cpu", threads=1))
     yield store, folder / "run"
     torch.set_num_threads(threads)
@@ -120,11 +120,11 @@ def probe_auroc(model, store: Store) -> float:
     from sklearn.preprocessing import StandardScaler
 
     from cerebro_eeg.data.batching.windows import find_windows
-    from cerebro_eeg.runs.predicting import features, predict_windows
-    from cerebro_eeg.train.distributed import meet
+    from cerebro_eeg.runs.store_predictions import features, predict_windows
+    from cerebro_eeg.train.distributed import process_group
 
     parts = {name: find_windows(store, seconds=SECONDS, task="eyes", split=name) for name in SUBJECTS}
-    with meet("cpu") as world:
+    with process_group("cpu") as world:
         pooled = {name: predict_windows(model, store, part, world, read=features) for name, part in parts.items()}
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
     probe.fit(pooled["train"], parts["train"].label)

@@ -1,9 +1,9 @@
-"""Short-axis attention against every stock backend that runs, and against the time that a bare copy needs.
+"""Short-axis attention against every stock backend that runs, and against the time of a bare copy.
 
-Packed q, k, v (R, N, 3 D) in, (R, N, D) out, forward and forward + backward, bf16, the layout changes that a stock
-kernel needs included; along time (a row is a sequence) and across channels. The floor is the time in which the measured
-copy bandwidth reads q, k, v once and writes the output once (4 units), and reads q, k, v and the output's gradient and
-writes three gradients (7 more).
+Packed q, k, v (R, N, 3 D) go in and (R, N, D) comes out, in bf16, forward and forward + backward, along time (a row is
+a sequence) and across channels. The time of a stock kernel includes the changes of layout that it needs. The floor is
+the time of a copy, at its measured rate: it reads q, k, v once and writes the output once (4 units). The backward pass
+reads q, k, v and the output's gradient and writes three gradients (7 more units).
 """
 
 import math
@@ -17,9 +17,8 @@ from cerebro_eeg.bench.ceilings import copy_rate
 from cerebro_eeg.bench.clock import Turns, kernel_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import BACKENDS, attention_steps
-from cerebro_eeg.bench.options import Attention
-from cerebro_eeg.bench.shapes import check_all
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.options import AttentionBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.attention import Axis
 
@@ -42,19 +41,15 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Attention, say: Callable[[str], None]) -> list[Table]:
-    """The grid, or with ``shapes`` the check of random shapes."""
-    device = choose_device(options.device, "attention")
-    if options.shapes:
-        if device.type != "cuda":
-            raise ConfigError("--shapes checks the kernels on a GPU; the CPU's are checked by the tests")
-        return [check_all(options.shapes, options.workers)]
+def run(options: AttentionBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure every point of the grid."""
+    device = choose_device(options.device, "bench attention")
     unknown = set(options.directions) - set(AXES)
     if unknown:
         raise ConfigError(f"--directions has {', '.join(sorted(unknown))}; choose of time, channels")
     rate = copy_rate(device, options.copy)
     say(f"copy {rate / 1e12:.3g} TB/s")
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     for direction in options.directions:
         for dim in options.dims:
@@ -65,8 +60,10 @@ def run(options: Attention, say: Callable[[str], None]) -> list[Table]:
     return [table(options, rows, rate, failures)]
 
 
-def measure(options: Attention, axis: Axis, dim: int, length: int, device: torch.device) -> tuple[Turns, Turns, int]:
-    """Forward, forward + backward, and the bytes of one output."""
+def measure(
+    options: AttentionBench, axis: Axis, dim: int, length: int, device: torch.device
+) -> tuple[Turns, Turns, int]:
+    """Measure forward and forward + backward of one point; also return the bytes of one output."""
     torch.manual_seed(length)
     other = 20 if axis == "channels" else 32
     windows = max(1, options.tokens * 16 // dim // length // other)
@@ -85,7 +82,7 @@ def measure(options: Attention, axis: Axis, dim: int, length: int, device: torch
 
 
 def as_row(direction: str, dim: int, length: int, forward: Turns, both: Turns, unit: float) -> list[Cell]:
-    """One point of the grid; ``unit`` is the time in which one output is copied, read or written."""
+    """Lay out one point of the grid; ``unit`` is the time in which a copy reads or writes one output."""
     best = [turns.best("ours") for turns in (forward, both)]
     ours = [turns.seconds("ours") for turns in (forward, both)]
     floors = [None if spent is None else units * unit / spent for units, spent in zip((4, 11), ours, strict=True)]
@@ -105,7 +102,7 @@ def as_row(direction: str, dim: int, length: int, forward: Turns, both: Turns, u
     ]
 
 
-def table(options: Attention, rows: list[list[Cell]], rate: float, failures: list[tuple[str, str]]) -> Table:
+def table(options: AttentionBench, rows: list[list[Cell]], rate: float, failures: list[tuple[str, str]]) -> ResultTable:
     place = list(COLUMNS).index
     ratios = {part: [float(r) for row in rows if (r := row[place(f"times_{part}")])] for part in ("forward", "both")}
     words = {"forward": "forward", "both": "forward + backward"}
@@ -134,7 +131,7 @@ def table(options: Attention, rows: list[list[Cell]], rate: float, failures: lis
         panels.append(Panel(title, "tokens of the axis", series, mark, logarithmic=mark is not None))
     notes = (f"ceiling: copy {rate / 1e12:.3g} TB/s", *means, *failing_notes(failures))
     title = f"Attention along a short axis, bf16, {options.heads} heads, about {options.tokens:,} tokens of 16"
-    return Table("attention", title, COLUMNS, rows, panels, notes)
+    return ResultTable("attention", title, COLUMNS, rows, panels, notes)
 
 
 def geometric_mean(values: list[float]) -> float:

@@ -1,7 +1,7 @@
-"""Clock: how long rivals take that run turn by turn, so that a slow minute of the machine meets all of them alike.
+"""Clock: the time of rivals that take turns, so that a slow minute of the machine slows all of them alike.
 
-A ratio is only ever formed of medians of one such run. A rival that fails, before or during its turns, is out, and the
-first line of its error stays.
+A ratio always compares medians of one such run. A rival that fails, before or during its turns, takes no further turn,
+and the first line of its error is kept.
 """
 
 import gc
@@ -17,11 +17,11 @@ Call = Callable[[], object]
 LEAD_CYCLES = 20_000_000  # of a GPU's clock, about 10 ms
 
 
-class Clock(Protocol):
-    """A way to time."""
+class Timer(Protocol):
+    """A way to measure time."""
 
     def __call__(self, call: Call, repeats: int) -> float:
-        """Seconds of one call, from ``repeats`` of them."""
+        """Return the seconds of one call, as the mean of ``repeats`` calls."""
 
 
 @dataclass(frozen=True)
@@ -37,36 +37,36 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """From the fastest turn to the slowest, over the median."""
+        """The difference of the slowest and the fastest turn, over the median."""
         return (max(self.turns) - min(self.turns)) / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What became of the rivals."""
+    """The timings of the rivals that ran, and the errors of the others."""
 
     timings: Mapping[str, Timing]
     failing: Mapping[str, str]
-    """The first line of the error of each that failed."""
+    """The first line of the error of each rival that failed."""
 
     def seconds(self, name: str) -> float | None:
-        """The median of a rival; None where it failed."""
+        """Return the median of a rival; None where it failed."""
         return self.timings[name].seconds if name in self.timings else None
 
     def best(self, *without: str) -> str | None:
-        """The fastest rival but for these; None where none runs."""
+        """Return the fastest rival except these; None where none runs."""
         left = {name: timing.seconds for name, timing in self.timings.items() if name not in without}
         return min(left, key=lambda name: left[name]) if left else None
 
     def times(self, rival: str | None, ours: str) -> float | None:
-        """How many times as long as ours the rival takes; None where one of them failed."""
+        """Return how many times as long as ours the rival takes; None where one of them failed."""
         if rival is None or rival not in self.timings or ours not in self.timings:
             return None
         return self.timings[rival].seconds / self.timings[ours].seconds
 
 
-def take_turns(rivals: Mapping[str, Call], rounds: int, clock: Clock, repeats: int = 1, warm: int = 2) -> Turns:
-    """Time rivals in turns, ``rounds`` each, every other round from last to first; ``warm`` calls before are free."""
+def take_turns(rivals: Mapping[str, Call], rounds: int, clock: Timer, repeats: int = 1, warm: int = 2) -> Turns:
+    """Time rivals in ``rounds`` turns each, every other round from last to first, after ``warm`` free calls."""
     running, failing = dict(rivals), {}
     turns: dict[str, list[float]] = {name: [] for name in rivals}
     for name, call in rivals.items():
@@ -87,8 +87,8 @@ def take_turns(rivals: Mapping[str, Call], rounds: int, clock: Clock, repeats: i
 
 
 def failure(error: Exception) -> str:
-    """The first line of what went wrong; an error after which the GPU cannot be used any more is raised again."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]  # further lines of every CUDA error name assertions
+    """Return the first line of an error; raise it again if it leaves the GPU unusable."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]  # the other lines of every CUDA error name assertions
     if "illegal memory access" in line or "device-side assert" in line:
         raise error
     error.__traceback__ = None  # its frames hold the tensors of a rival that ran out of memory
@@ -99,7 +99,7 @@ def failure(error: Exception) -> str:
 
 
 def on_host(call: Call, repeats: int) -> float:
-    """Wall clock, for work on the CPU."""
+    """Measure wall-clock time, for work on the CPU."""
     start = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -107,7 +107,7 @@ def on_host(call: Call, repeats: int) -> float:
 
 
 def of_all_threads(call: Call, repeats: int) -> float:
-    """CPU time of the whole process: others may use the machine."""
+    """Measure the CPU time of the whole process: other programs may use the machine."""
     start = time.process_time()
     for _ in range(repeats):
         call()
@@ -115,7 +115,7 @@ def of_all_threads(call: Call, repeats: int) -> float:
 
 
 def of_this_thread(call: Call, repeats: int) -> float:
-    """CPU time of the thread: a read from a warm cache waits for nothing."""
+    """Measure the CPU time of this thread: a read from a warm cache waits for nothing."""
     start = time.thread_time()
     for _ in range(repeats):
         call()
@@ -123,7 +123,7 @@ def of_this_thread(call: Call, repeats: int) -> float:
 
 
 def on_device(call: Call, repeats: int) -> float:
-    """Wall clock until the GPU is done: launches are part of a step, and of a latency."""
+    """Measure wall-clock time until the GPU is done: launches are part of a step and of a latency."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -133,7 +133,7 @@ def on_device(call: Call, repeats: int) -> float:
 
 
 def of_kernels(call: Call, repeats: int) -> float:
-    """The GPU's own clock while the host is ahead of it: launches are not what is timed."""
+    """Measure by the GPU's own clock while the host is ahead of it, so that launches do not count."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(LEAD_CYCLES)
     start.record()
@@ -144,11 +144,11 @@ def of_kernels(call: Call, repeats: int) -> float:
     return start.elapsed_time(end) / repeats / 1e3
 
 
-def step_clock(device: torch.device) -> Clock:
-    """For whole steps and passes."""
+def step_clock(device: torch.device) -> Timer:
+    """Return the timer for whole steps and passes."""
     return on_device if device.type == "cuda" else on_host
 
 
-def kernel_clock(device: torch.device) -> Clock:
-    """For single operators."""
+def kernel_clock(device: torch.device) -> Timer:
+    """Return the timer for single operators."""
     return of_kernels if device.type == "cuda" else on_host

@@ -1,9 +1,9 @@
-"""Latency of a window on the CPU, and how much of the machine's sgemm rate that is.
+"""Latency of a window on the CPU, and its share of the machine's sgemm rate.
 
-fp32, one thread unless asked otherwise: normalisation, patches, encoder and mean over all tokens, from microvolts to
-features. FLOPs are those of ``costs.py``. Two ceilings: the best of large square products, which takes its turns among
-the rivals, and the products of the model's own layers, one after the other, which are thin. A rival is a line in
-``RIVALS``.
+A pass goes from microvolts to features: normalisation, patches, encoder and the mean over all tokens, in fp32, on one
+thread by default. FLOPs are those of ``costs.py``. There are two ceilings: the best of large square products, which
+takes turns with the rivals, and the products of the model's own layers, one after the other, which are thin. A rival is
+a line in ``RIVALS``.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from cerebro_eeg.batch import Batch
 from cerebro_eeg.bench.ceilings import best_gemm, in_flops, products_rate
 from cerebro_eeg.bench.clock import Call, on_host, take_turns
 from cerebro_eeg.bench.models import Rival, chosen, noise, samples_of
-from cerebro_eeg.bench.options import Cpu
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.options import CpuBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes
 from cerebro_eeg.config import ModelConfig, preset
 from cerebro_eeg.costs import cost
 from cerebro_eeg.fast import packed
@@ -37,11 +37,11 @@ COLUMNS: dict[str, str | None] = {
 CPU = torch.device("cpu")
 SGEMM = "sgemm"
 STREAM = 8
-"""Windows of a turn at least, call after call: only the first finds the caches full of what a rival left there."""
+"""The least number of windows per turn: only the first call of a turn finds another rival's data in the caches."""
 
 
 def plain(backend: str) -> Callable[[Encoder, Batch, ExitStack], Call]:
-    """The encoder as it is: our path for the CPU, or torch's with one way to compute attention."""
+    """Return a rival that calls the encoder: our path for the CPU, or torch's with one backend of attention."""
 
     def make(encoder: Encoder, batch: Batch, stack: ExitStack) -> Call:
         def call() -> None:
@@ -54,8 +54,8 @@ def plain(backend: str) -> Callable[[Encoder, Batch, ExitStack], Call]:
 
 
 def with_packed_weights(encoder: Encoder, batch: Batch, stack: ExitStack) -> Call:
-    """Ours with weights that were laid out before, as in the commands and for a stream of single windows."""
-    context = contextvars.copy_context()  # the other rivals do not see them
+    """Return ours with weights laid out before, as in the commands and for a stream of single windows."""
+    context = contextvars.copy_context()  # so that the other rivals do not see these weights
     manager = packed(encoder)
     context.run(manager.__enter__)
     stack.callback(context.run, manager.__exit__, None, None, None)
@@ -64,7 +64,7 @@ def with_packed_weights(encoder: Encoder, batch: Batch, stack: ExitStack) -> Cal
 
 
 def compiled(encoder: Encoder, batch: Batch, stack: ExitStack) -> Call:
-    """torch.compile of the whole encoder with torch's own operators."""
+    """Return torch.compile of the whole encoder with torch's own operators."""
     graph = torch.compile(encoder)
 
     def call() -> None:
@@ -83,12 +83,12 @@ RIVALS: dict[str, Callable[[Encoder, Batch, ExitStack], Call]] = {
 }
 
 
-def run(options: Cpu, say: Callable[[str], None]) -> list[Table]:
-    """One row for each number of channels and rival."""
+def run(options: CpuBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per number of channels and rival."""
     config = preset(options.preset).model
     samples = samples_of(config, options.seconds)
     encoder = Rival("alternating", "ours").encoder(options.preset, samples, CPU)
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     with threads(options.threads) as count:
         gemm, alone = best_gemm(CPU, torch.float32, options.gemm)
@@ -119,7 +119,7 @@ def run(options: Cpu, say: Callable[[str], None]) -> list[Table]:
 
 
 def in_a_row(call: Call, repeats: int) -> Call:
-    """So many calls as one."""
+    """Return a call that makes this many calls."""
 
     def calls() -> None:
         for _ in range(repeats):
@@ -129,7 +129,7 @@ def in_a_row(call: Call, repeats: int) -> Call:
 
 
 def products(config: ModelConfig, rows: int, samples: int) -> list[tuple[int, int, int]]:
-    """(tokens, inputs, outputs) of every linear layer of a pass, in order."""
+    """Return (tokens, inputs, outputs) of every linear layer of a pass, in order."""
     tokens, width = rows * config.patches.count(samples), config.width
     block = [(width, 3 * width), (width, width), (width, config.hidden), (config.hidden, width)]
     layers = [(config.patches.size, width), *block * config.depth]
@@ -138,7 +138,7 @@ def products(config: ModelConfig, rows: int, samples: int) -> list[tuple[int, in
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[int]:
-    """So many threads of torch for as long as the block lasts; 0: as many as there are."""
+    """Give torch this many threads for as long as the block lasts; 0 keeps its own number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -147,7 +147,9 @@ def threads(count: int) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def table(options: Cpu, rows: list[list[Cell]], ceiling: str, count: int, failures: list[tuple[str, str]]) -> Table:
+def table(
+    options: CpuBench, rows: list[list[Cell]], ceiling: str, count: int, failures: list[tuple[str, str]]
+) -> ResultTable:
     names = list(dict.fromkeys(str(row[1]) for row in rows))
     panels = []
     for what, place in (("ms", 2), ("share of the sgemm rate", 5)):
@@ -162,4 +164,4 @@ def table(options: Cpu, rows: list[list[Cell]], ceiling: str, count: int, failur
         f"sgemm: {ceiling}, in turns with the rivals; layers: the model's own products by torch, each after the other",
         *failing_notes(failures),
     )
-    return Table("cpu", title, COLUMNS, rows, panels, notes)
+    return ResultTable("cpu", title, COLUMNS, rows, panels, notes)

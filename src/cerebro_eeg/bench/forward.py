@@ -1,26 +1,137 @@
-"""The paper's figures: runtime and peak memory of a forward pass against its number of tokens, every kind of attention.
+"""The paper's figures: runtime and memory of a forward pass over its number of tokens, for every kind of attention.
 
-Tokens grow with the channels. Standard attention comes twice: by the best of torch's kernels that keep no scores, and
-materialised, as the paper's clearly was. Memory is the most that one pass allocates, with weights and input. The kinds
-take turns at every length, on a GPU replayed as CUDA graphs, because short inputs would else wait for their launches;
-only 64 patches a channel, which the plotted lengths show, lie beside the paper's curves.
+Tokens grow with the channels. Standard attention appears twice: by the fastest of torch's kernels that keep no scores,
+and materialised, with its scores in memory, as the paper had it. Memory is the peak of one pass, with weights and
+input. The kinds take turns at every length. On a GPU each pass is replayed as a CUDA graph, because a small model would
+otherwise wait for its launches. Only tables with 64 patches per channel show the paper's curves.
+
+``compare_square`` compares alternating with standard attention on a square grid, with as many channels as patches, in
+bf16 and with compiled blocks.
+
+The paper's curves (paper.csv) are the numbers in the plots of arXiv:2501.10885, measured on NVIDIA RTX 2080 Ti. "sizes"
+is the figure of three sizes with standard and alternating attention (Section 3.4). "kinds" is the figure of the four
+kinds for Large (Appendix B), where one curve stands for alternating and bottleneck. The two figures disagree where they
+overlap, so they are never joined.
 """
 
+import csv
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
 
 import torch
 
-from cerebro_eeg.bench.clock import step_clock, take_turns
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
-from cerebro_eeg.bench.models import Rival, best_stock, bytes_of, captured, config_of, dtype_of, noise, peak_bytes
-from cerebro_eeg.bench.options import Forward
-from cerebro_eeg.bench.paper import Point, read_curves
-from cerebro_eeg.bench.square import compare, make_call
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.models import (
+    Rival,
+    best_stock,
+    bytes_of,
+    captured,
+    chosen,
+    config_of,
+    dtype_of,
+    many_graphs,
+    noise,
+    peak_bytes,
+)
+from cerebro_eeg.bench.options import ForwardBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.encoder import Encoder
 
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the paper's plots; None where the model ran out of memory."""
+
+    ms: float | None
+    mb: float | None
+
+
+def read_curves() -> dict[tuple[str, str, str, int], Point]:
+    """Read the paper's points by figure, preset, attention and tokens."""
+    text = files("cerebro_eeg.bench").joinpath("paper.csv").read_text(encoding="utf-8")
+    return {
+        (row["figure"], row["preset"], row["attention"], int(row["tokens"])): Point(
+            float(row["ms"]) if row["ms"] else None, float(row["mb"]) if row["mb"] else None
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
 MIB = 2**20
+SQUARE_COLUMNS: dict[str, str | None] = {
+    "preset": "",
+    "rival": "",
+    "backend": "",
+    "ms": ".3f",
+    "spread": ".0%",
+    "times": ".2fx",
+    "mib": ".0f",
+    "times_memory": ".2fx",
+}
+
+
+def compare_square(options: ForwardBench, device: torch.device, say: Callable[[str], None]) -> ResultTable:
+    """Compare alternating with standard attention on a square grid: one row per size and rival."""
+    many_graphs()
+    rows = TableRows(SQUARE_COLUMNS, say)
+    failures: list[tuple[str, str]] = []
+    side = options.goal_channels
+    for preset in options.presets:
+        samples = side * config_of(preset).patches.size
+        batch = noise(options.windows, side, samples, device)
+        ranked = best_stock(Rival("standard", None).config(preset, samples), batch, torch.bfloat16, training=False)
+        rivals = {
+            "alternating": Rival("alternating", "ours"),
+            "standard": Rival("standard", ranked.best("math")),
+            "materialised": Rival("standard", "math"),
+        }
+        calls, own = {}, {}
+        for name, rival in rivals.items():
+            encoder = rival.encoder(preset, samples, device)
+            own[name] = bytes_of(encoder) + batch.signal_RT.nbytes
+            if not options.eager:
+                # torch.compile looks graphs up by code, guards and the arguments of the compilation, and no guard asks
+                # for the backend of attention: models that differ in it alone would share the graph of the first. For
+                # one shape, None compiles the same as False.
+                encoder.compile_parts(dynamic=None if name == "materialised" else False)
+            calls[name] = make_call(encoder, batch, rival.backend, torch.bfloat16)
+        replays = {name: captured(call, device) for name, call in calls.items()}
+        turns = take_turns(replays, options.rounds, step_clock(device), repeats=3, warm=3)
+        failures += [(f"{name}, {preset}", error) for name, error in turns.failing.items()]
+        del replays  # and the memory of the graphs
+        peaks = {name: peak_bytes(calls[name], own[name], device) for name in turns.timings}
+        for name, rival in rivals.items():
+            timing, peak, ours = turns.timings.get(name), peaks.get(name), peaks.get("alternating")
+            found: list[Cell] = [None, None] if timing is None else [1e3 * timing.seconds, timing.spread]
+            used: list[Cell] = [None, None] if peak is None or not ours else [peak / MIB, peak / ours]
+            backend = rival.backend or "torch's choice"
+            rows.append([preset, name, backend, *found, turns.times(name, "alternating"), *used])
+        del calls
+    how = ("eager" if options.eager else "compiled") + (", CUDA graphs" if device.type == "cuda" else "")
+    title = f"Forward pass, {side} x {side} tokens, {options.windows} windows, bf16, {how}"
+    panels = [
+        Panel(what, "", series_of(rows, place), 1.0)
+        for what, place in (("time over alternating", 5), ("memory over alternating", 7))
+    ]
+    return ResultTable("forward-square", title, SQUARE_COLUMNS, rows, panels, failing_notes(failures))
+
+
+def make_call(encoder: Encoder, batch: Batch, backend: str | None, dtype: torch.dtype) -> Call:
+    """Return a forward pass in this precision, by one backend."""
+    where = batch.signal_RT.device.type
+
+    def call() -> None:
+        autocast = torch.autocast(where, dtype, enabled=dtype != torch.float32, cache_enabled=False)
+        with torch.no_grad(), chosen(backend), autocast:  # a captured graph may not keep weights that autocast cast
+            encoder(batch)
+
+    return call
+
+
 PAPER_PATCHES = 64
 RIVALS = {
     "alternating": Rival("alternating", "ours"),
@@ -46,22 +157,22 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Forward, say: Callable[[str], None]) -> Iterator[Table]:
-    """The compiled comparison, and a table for each number of patches, one after the other."""
-    device = choose_device(options.device, "forward")
+def run(options: ForwardBench, say: Callable[[str], None]) -> Iterator[ResultTable]:
+    """Yield the comparison on a square grid, then one table per number of patches."""
+    device = choose_device(options.device, "bench forward")
     unknown = set(options.only) - {"figures", "goal"}
     if unknown:
         raise ConfigError(f"--only has {', '.join(sorted(unknown))}; choose of figures, goal")
     if "goal" in options.only:
-        yield compare(options, device, say)
+        yield compare_square(options, device, say)
     if "figures" in options.only:
         for patches in options.patches:
             yield figure(options, patches, device, say)
 
 
-def figure(options: Forward, patches: int, device: torch.device, say: Callable[[str], None]) -> Table:
-    """Every size, kind and number of channels with so many patches."""
-    rows = Rows(COLUMNS, say)
+def figure(options: ForwardBench, patches: int, device: torch.device, say: Callable[[str], None]) -> ResultTable:
+    """Measure every size, kind and number of channels with this many patches."""
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     paper = read_curves() if patches == PAPER_PATCHES else {}
     for preset in options.presets:
@@ -96,7 +207,7 @@ def figure(options: Forward, patches: int, device: torch.device, say: Callable[[
     notes = ["times: over alternating attention; MiB with weights and input (none counted on a CPU)"]
     if paper:
         notes.append("the paper's curves (dashed: three sizes; dotted: Appendix B) are of RTX 2080 Ti: compare shapes")
-    return Table(
+    return ResultTable(
         f"forward-{patches}",
         title,
         COLUMNS,
@@ -108,9 +219,9 @@ def figure(options: Forward, patches: int, device: torch.device, say: Callable[[
 
 
 def _point(
-    options: Forward, encoders: dict[str, Encoder], channels: int, patches: int, device: torch.device
+    options: ForwardBench, encoders: dict[str, Encoder], channels: int, patches: int, device: torch.device
 ) -> tuple[dict[str, tuple[float, float, float | None]], dict[str, str]]:
-    """Seconds, spread and MiB of every kind that runs, and the errors of those that do not."""
+    """Measure seconds, spread and MiB of every kind that runs; also return the errors of the others."""
     dtype = dtype_of(options.precision)
     config = encoders["standard"].config
     batch = noise(options.windows, channels, patches * config.patches.size, device)
@@ -129,7 +240,7 @@ def _point(
 
 
 def _in_paper(name: str) -> str:
-    """The paper's standard attention kept its scores: it is the materialised one."""
+    """Return the paper's name of a rival; its standard attention kept its scores, so it is our materialised one."""
     return {"materialised": "standard", "standard": ""}.get(name, name)
 
 
@@ -141,7 +252,7 @@ def _over(value: float | None, ours: float | None) -> float | None:
     return None if value is None or not ours else value / ours
 
 
-def _panels(options: Forward, rows: list[list[Cell]]) -> list[Panel]:
+def _panels(options: ForwardBench, rows: list[list[Cell]]) -> list[Panel]:
     panels = []
     for what, column, beside in (("runtime, ms", "ms", "ms"), ("peak memory, MiB", "mib", "mb")):
         for preset in options.presets:

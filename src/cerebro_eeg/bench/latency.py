@@ -1,7 +1,7 @@
 """Latency: one window through the encoder, from the call to the answer: eager, compiled, and as a replayed CUDA graph.
 
-Launches are what a small model waits for on a GPU, so the clock is the host's. Every rival has a warm device and the
-same window; a rival is a line in ``make_rivals``.
+A small model on a GPU waits for its launches, so the clock is the host's. Every rival has a warm device and the same
+window. A rival is a line in ``make_rivals``.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from cerebro_eeg.batch import Batch
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import Rival, chosen, dtype_of, many_graphs, noise, samples_of
-from cerebro_eeg.bench.options import Latency
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
+from cerebro_eeg.bench.options import LatencyBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import preset
 from cerebro_eeg.model.cerebro import Cerebro
@@ -24,11 +24,11 @@ from cerebro_eeg.model.live import Precision
 COLUMNS: dict[str, str | None] = {"preset": "", "rival": "", "ms": ".3f", "spread": ".0%", "eager_over": ".2fx"}
 
 
-def run(options: Latency, say: Callable[[str], None]) -> list[Table]:
-    """One row for each size and rival."""
-    device = choose_device(options.device, "latency")
+def run(options: LatencyBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per size and rival."""
+    device = choose_device(options.device, "bench latency")
     many_graphs()
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     for name in options.presets:
         rivals, failing = make_rivals(options, name, device)
@@ -41,11 +41,11 @@ def run(options: Latency, say: Callable[[str], None]) -> list[Table]:
             rows.append([name, rival, *found, turns.times("eager", rival)])
     title = f"One window, {options.channels} channels x {options.seconds:g} s, {options.precision}: latency"
     panels = [Panel("ms", "", series_of(rows, 2))]
-    return [Table("latency", title, COLUMNS, rows, panels, failing_notes(failures))]
+    return [ResultTable("latency", title, COLUMNS, rows, panels, failing_notes(failures))]
 
 
-def make_rivals(options: Latency, name: str, device: torch.device) -> tuple[dict[str, Call], dict[str, str]]:
-    """What takes turns, and what could not be made."""
+def make_rivals(options: LatencyBench, name: str, device: torch.device) -> tuple[dict[str, Call], dict[str, str]]:
+    """Return the rivals that take turns, and the errors of those that could not be made."""
     samples = samples_of(preset(name).model, options.seconds)
     batch = noise(1, options.channels, samples, device)
     dtype = dtype_of(options.precision)
@@ -73,14 +73,14 @@ def make_rivals(options: Latency, name: str, device: torch.device) -> tuple[dict
 
 
 def features(encoder: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
-    """What ``Cerebro.embed`` computes for a window."""
+    """Compute the features that ``Cerebro.embed`` returns for a window."""
     autocast = torch.autocast(batch.signal_RT.device.type, dtype, dtype != torch.float32, cache_enabled=False)
     with torch.no_grad(), chosen("ours"), autocast:
         return encoder(batch).per_window()
 
 
-def captured(model: Cerebro, batch: Batch, options: Latency, compiled: bool) -> Call:
-    """The same as a user gets it, with its checks and copies of window and features on the device."""
+def captured(model: Cerebro, batch: Batch, options: LatencyBench, compiled: bool) -> Call:
+    """Return the same as a user gets it, with its checks and its copies of window and features on the device."""
     if not batch.signal_RT.is_cuda:
         raise RuntimeError("CUDA graphs need a CUDA device")
     windows_BCT = batch.layout.grid(batch.signal_RT)

@@ -1,4 +1,4 @@
-"""Machine: on what, with what and when something was measured; no path, no name of a host or a person."""
+"""Machine: the processor, torch and date of a measurement, without paths and without names of hosts or persons."""
 
 import dataclasses
 import datetime
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
+from cerebro_eeg.bench.options import name_of
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.progress import counted
 
 
 @dataclass(frozen=True)
 class Where:
-    """What stands over every table and in every row of its CSV."""
+    """The line above every table, and the last columns of its CSV."""
 
     machine: str
     torch: str
@@ -31,29 +32,37 @@ class Where:
 
 
 def where(options: object) -> Where:
-    """This machine, today, and the command that these options stand for."""
-    device = choose_device(getattr(options, "device", "cpu"), type(options).__name__.lower())
+    """Describe this machine, the date and the command of these options."""
+    device = choose_device(getattr(options, "device", "cpu"), " ".join(words(options)[1:]))
     found = cpu() + busy() if device.type != "cuda" else f"{torch.cuda.get_device_name(device)}, {cpu()}"
     return Where(found, torch.__version__, datetime.date.today().isoformat(), command(options))
 
 
 def command(options: object) -> str:
-    """The command line with every option that is not the default; a folder's name is nobody's business."""
-    words = ["cerebro-eeg", "bench", type(options).__name__.lower()]
+    """Return the command line with every option that is not the default; a word stands for a path, which is private."""
+    found = words(options)
     for field in dataclasses.fields(options):  # type: ignore[arg-type]
         value = getattr(options, field.name)
         if value == field.default:
             continue
-        words.append(f"--{field.name.replace('_', '-')}")
+        found.append(f"--{field.name.replace('_', '-')}")
         if value is True:
             continue
         values = value if isinstance(value, tuple) else (value,)
-        words += [field.name.upper() if isinstance(one, Path) else str(one) for one in values]
-    return " ".join(words)
+        found += [field.name.upper() if isinstance(one, Path) else str(one) for one in values]
+    return " ".join(found)
+
+
+def words(options: object) -> list[str]:
+    """Return the words that start the benchmark of these options, in the package or in the folder ``benchmarks``."""
+    name = name_of(type(options))
+    if type(options).__module__.startswith("cerebro_eeg."):
+        return ["cerebro-eeg", "bench", name]
+    return ["python", f"benchmarks/{name}.py"]
 
 
 def cpu() -> str:
-    """The processor and the cores that this process may use."""
+    """Return the processor's name and the number of cores that this process may use."""
     name = platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -65,20 +74,20 @@ def cpu() -> str:
 
 
 def busy() -> str:
-    """Said where others keep more than all cores at work: that is in every number, and no ratio can be believed."""
+    """Return a warning if other programs keep all cores busy: then no number and no ratio can be trusted."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return f", BUSY: load {load:.1f}" if load > (os.cpu_count() or 1) else ""
 
 
 def choose_device(name: str, what: str) -> torch.device:
-    """The device by its name; auto: a GPU where there is one. One line where there is none."""
+    """Return the device of this name; auto is a GPU where there is one. Raise an error where the device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise InputError(f"device is {name!r}; expected cuda, cuda:1, cpu or auto")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
-            f"bench {what} measures a CUDA GPU, and torch sees none here; run it where there is one "
+            f"{what} measures a CUDA GPU, and torch sees none here; run it where there is one "
             "(--device cpu only shows that it runs)"
         )
     device = torch.device(name)

@@ -1,8 +1,9 @@
-"""What windows with different numbers of channels cost in a training step, by the way they are batched.
+"""The cost of windows with different numbers of channels in a training step, by the form of the batch.
 
-One batch of windows with 18 to 36 channels, as TUEG has them, in four forms: padded to 64 as the paper does, padded to
-the widest window, packed rows (ours), and, as the yardstick, a uniform batch with nearly as many tokens. Forward and
-backward of the masked objective by our kernels, bf16, blocks compiled for any mixture; compared per real token.
+One batch of windows with 18 to 36 channels, as in TUEG, takes four forms: padded to 64 channels as in the paper, padded
+to the widest window, packed rows (ours), and, as the yardstick, a uniform batch with nearly as many tokens. A step is
+forward and backward of the masked objective by our kernels, in bf16, with blocks compiled for any mixture. The table
+compares the time per real token.
 """
 
 import random
@@ -14,8 +15,8 @@ from cerebro_eeg.batch import Batch
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noise, samples_of
-from cerebro_eeg.bench.options import Mixed
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
+from cerebro_eeg.bench.options import MixedBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
@@ -33,15 +34,15 @@ COLUMNS: dict[str, str | None] = {
 FORMS = ("packed", "padded to widest", "padded", "uniform")
 
 
-def run(options: Mixed, say: Callable[[str], None]) -> list[Table]:
-    """One row for each size and form."""
-    device = choose_device(options.device, "mixed")
+def run(options: MixedBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per size and form."""
+    device = choose_device(options.device, "bench mixed")
     if len(options.windows) != len(options.presets):
         raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
     if not options.least <= options.most <= options.pad:
         raise ConfigError(f"--least {options.least}, --most {options.most} and --pad {options.pad} must not fall")
     many_graphs()
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     for name, windows in zip(options.presets, options.windows, strict=True):
         forms, real = make_forms(options, windows, samples_of(config_of(name), options.seconds), device)
@@ -67,9 +68,9 @@ def run(options: Mixed, say: Callable[[str], None]) -> list[Table]:
 
 
 def make_forms(
-    options: Mixed, windows: int, samples: int, device: torch.device
+    options: MixedBench, windows: int, samples: int, device: torch.device
 ) -> tuple[dict[str, Batch], dict[str, int]]:
-    """The same mixture of windows in every form, and its real rows."""
+    """Make the same mixture of windows in every form; also return the number of real rows of each."""
     rng = random.Random(0)
     counts = [rng.randint(options.least, options.most) for _ in range(windows)]
     signals = [torch.randn(count, samples, device=device) * 20 for count in counts]
@@ -83,7 +84,7 @@ def make_forms(
         return Batch.dense(signal, channels)
 
     mean = round(sum(counts) / windows)
-    forms = {  # padded ones first: torch 2.13 fails to compile them where the same block has met packed rows before
+    forms = {  # padded ones first: torch 2.13 fails to compile them after the same block has met packed rows
         "padded": padded(options.pad),
         "padded to widest": padded(max(counts)),
         "packed": Batch.ragged(signals, ids),
@@ -93,7 +94,7 @@ def make_forms(
 
 
 def make_step(model: MaskedCerebro, batch: Batch) -> Call:
-    """Forward and backward."""
+    """Return a call that runs forward and backward."""
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -105,10 +106,10 @@ def make_step(model: MaskedCerebro, batch: Batch) -> Call:
     return step
 
 
-def table(options: Mixed, rows: list[list[Cell]], failures: list[tuple[str, str]]) -> Table:
+def table(options: MixedBench, rows: list[list[Cell]], failures: list[tuple[str, str]]) -> ResultTable:
     title = f"Windows of {options.least} to {options.most} channels, training step, bf16"
     panels = []
     for what, place in (("time per real token, uniform = 1", 6), (f"padded to {options.pad} over each", 7)):
         panels.append(Panel(what, "", series_of(rows, place), 1.0))
     notes = (f"padded: to {options.pad} channels, as in the paper", *failing_notes(failures))
-    return Table("mixed", title, COLUMNS, rows, panels, notes)
+    return ResultTable("mixed", title, COLUMNS, rows, panels, notes)

@@ -29,7 +29,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def config_of(name: str, attention: AttentionKind = "alternating") -> ModelConfig:
-    """A preset's model with this kind of attention."""
+    """Return a preset's model with this kind of attention."""
     return dataclasses.replace(preset(name).model, attention=attention)
 
 
@@ -38,14 +38,14 @@ def samples_of(config: ModelConfig, seconds: float) -> int:
 
 
 def ids_of(channels: int) -> Tensor:
-    """Electrode ids (C, 2): the first of the vocabulary."""
+    """Return the ids (C, 2) of the first electrodes of the vocabulary."""
     if channels > len(VOCABULARY):
         raise ConfigError(f"{channels} channels were asked for; there are {len(VOCABULARY)} electrodes")
     return torch.tensor([(number + 1, 0) for number in range(channels)])
 
 
 def noise(windows: int, channels: int, samples: int, device: torch.device) -> Batch:
-    """Windows of 20 microvolts."""
+    """Make windows of noise with a standard deviation of 20 microvolts."""
     return Batch.dense(torch.randn(windows, channels, samples, device=device) * 20, ids_of(channels))
 
 
@@ -56,7 +56,7 @@ def dtype_of(precision: str) -> torch.dtype:
 
 
 def captured(call: Call, device: torch.device) -> Call:
-    """A call that launches all its kernels at once, as a CUDA graph made the first time; elsewhere the call itself."""
+    """Return a call that replays a CUDA graph, which its first call captures; on a CPU the call itself."""
     if device.type != "cuda":
         return call
     graphs: list[torch.cuda.CUDAGraph] = []
@@ -84,10 +84,10 @@ def _graph(call: Call, device: torch.device) -> torch.cuda.CUDAGraph:
 
 @contextlib.contextmanager
 def chosen(backend: str | None, everything: bool = False) -> Iterator[None]:
-    """Our kernels for the backend "ours"; else stock attention by that backend, or by torch's own choice.
+    """Use our kernels for the backend "ours", otherwise stock attention by that backend or by torch's own choice.
 
-    The rest of the model stays the same code, unless ``everything`` is to be torch's. Scores of bf16 that are kept stay
-    bf16: torch would make them float32, and standard attention look worse than it need be.
+    The rest of the model runs the same code, unless ``everything`` asks for torch's kernels. Stored scores of bf16 stay
+    bf16: torch would make them float32, which would make standard attention look slower than it has to be.
     """
     if backend == "ours":
         with fast.use("auto"):
@@ -105,20 +105,20 @@ def chosen(backend: str | None, everything: bool = False) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Rival:
-    """A kind of attention, and who computes it."""
+    """A kind of attention and the backend that computes it."""
 
     attention: AttentionKind
     backend: str | None
-    """ours, a stock backend, or None for torch's choice."""
+    """"ours", a stock backend, or None for torch's choice."""
     everything: bool = False
-    """With stock attention: torch's kernels for the rest of the model, too."""
+    """Whether the rest of the model uses torch's kernels, too; only with stock attention."""
 
     def config(self, name: str, samples: int) -> ModelConfig:
-        """Of a preset, for windows of so many samples."""
+        """Return the config of a preset for windows of this many samples."""
         return dataclasses.replace(config_of(name, self.attention), window=samples)
 
     def encoder(self, name: str, samples: int, device: torch.device) -> Encoder:
-        """With positions for windows of so many samples, so that none are interpolated."""
+        """Make an encoder with positions for windows of this many samples, so that none are interpolated."""
         torch.manual_seed(0)
         return Encoder(self.config(name, samples)).to(device).eval()
 
@@ -126,7 +126,7 @@ class Rival:
 def attention_steps(
     qkv: Tensor, d_out: Tensor, layout: Layout, axis: Axis, heads: int, backend: str
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Forward without gradients, and forward + backward, of attention alone."""
+    """Return attention alone as two calls: forward without gradients, and forward + backward."""
 
     def forward() -> Tensor:
         with chosen(backend):
@@ -140,7 +140,7 @@ def attention_steps(
 
 
 def best_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype, training: bool, rounds: int = 3) -> Turns:
-    """Stock backends on the attention of one model alone: the best is the rival that is worth compiling."""
+    """Time the stock backends on the attention of one model alone; only the best is worth compiling as a rival."""
     patches = config.patches.count(batch.signal_RT.shape[1])
     shape = (batch.signal_RT.shape[0], patches, 3 * config.width)
     device = batch.signal_RT.device
@@ -160,9 +160,9 @@ def bytes_of(module: nn.Module) -> int:
 
 
 def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> int | None:
-    """Most memory of a call above what was there, and ``own`` bytes that belong to it; None where nobody counts.
+    """Return the peak of a call's memory above the level before, plus its ``own`` bytes; None on a CPU.
 
-    It is called once before: cuBLAS asks for its workspace on a stream's first product, whoever needs it.
+    The call runs once before, because cuBLAS allocates its workspace on a stream's first product.
     """
     if device.type != "cuda":
         return None
@@ -177,9 +177,9 @@ def peak_bytes(call: Callable[[], object], own: int, device: torch.device) -> in
 
 
 def many_graphs() -> None:
-    """Let every rival have graphs of its own: several of one block are no sign of a mistake here.
+    """Allow every rival graphs of its own: here, many graphs of one block are no sign of a mistake.
 
-    The cache on disk looks graphs up without the backend of attention, and would hand one rival's to another.
+    The cache on disk ignores the backend of attention and would give one rival's graph to another, so it is off.
     """
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.enable_autograd_cache = False

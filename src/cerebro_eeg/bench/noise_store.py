@@ -1,4 +1,4 @@
-"""Stores that benchmarks write for the time of a run: one of noise, and an index of many recordings without samples."""
+"""Stores that exist for the time of a run: one of noise, and an index of many recordings without samples."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ SFREQ = 256
 
 
 def write_noise(folder: Path, recordings: int, seconds: int) -> None:
-    """Recordings of 20 to 36 channels in four shards."""
+    """Write recordings of 20 to 36 channels in four shards."""
     create_store(folder, "benchmark", {"signal": to_dict(SignalConfig())})
     block = np.random.default_rng(0).normal(0, 30, (seconds * SFREQ, 36)).astype(np.float32)
     for number in range(recordings):
@@ -29,7 +29,7 @@ def write_noise(folder: Path, recordings: int, seconds: int) -> None:
 
 
 def write_index(folder: Path, count: int) -> int:
-    """So many recordings of 23 channels with three labelled intervals each, in eight shards; bytes of their lines."""
+    """Write the index of ``count`` recordings of 23 channels and three intervals, in eight shards; return its bytes."""
     create_store(folder, "benchmark", {})
     record = StoredRecording(
         id="r",

@@ -1,6 +1,7 @@
-"""Options: one dataclass a benchmark, with what it measures and every size of it. Standard library only.
+"""Options: one dataclass per benchmark, which says what is measured and has every size of it. Standard library only.
 
-The names of the classes are the words on the command line, their fields the flags. Defaults are those of the goals.
+The name of a class without ``Bench`` is the word on the command line, and its fields are the flags. Defaults are the
+sizes of the goals in ``benchmarks/goals.py``.
 """
 
 import dataclasses
@@ -11,13 +12,12 @@ from pathlib import Path
 from cerebro_eeg.schema import require
 
 GEMM = (4096, 8192, 16384)
-MOST_ERROR = 1.5  # of short-axis attention, over that of the best stock backend
 AXES = (1, 2, 4, 8, 16, 19, 20, 24, 32, 36, 48, 64)
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What every benchmark has."""
+class Benchmark:
+    """The options that every benchmark has."""
 
     rounds: int = 5
     """Turns that each rival takes."""
@@ -38,7 +38,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Attention(Timed):
+class AttentionBench(Benchmark):
     """Short-axis attention against every stock backend that runs, and against a bare copy (GPU)."""
 
     dims: tuple[int, ...] = (16, 48, 64)
@@ -53,16 +53,12 @@ class Attention(Timed):
     """Tokens at head dimension 16; fewer at larger ones."""
     copy: int = 2**30
     """Bytes of the copy that the floor comes from."""
-    shapes: int = 0
-    """Check so many random shapes against float64 instead of timing."""
-    workers: int = 12
-    """Processes that check."""
     device: str = "cuda"
     """Where; cpu only shows that it runs."""
 
 
 @dataclass(frozen=True)
-class Forward(Timed):
+class ForwardBench(Benchmark):
     """The paper's figures: runtime and memory of a forward pass against its tokens; and 64 x 64 compiled (GPU)."""
 
     presets: tuple[str, ...] = ("small", "base", "large")
@@ -86,7 +82,7 @@ class Forward(Timed):
 
 
 @dataclass(frozen=True)
-class Latency(Timed):
+class LatencyBench(Benchmark):
     """One window through the encoder: eager, compiled, and as a replayed CUDA graph (GPU)."""
 
     rounds: int = 50
@@ -106,7 +102,7 @@ class Latency(Timed):
 
 
 @dataclass(frozen=True)
-class Train(Timed):
+class TrainBench(Benchmark):
     """Training steps with our kernels, stock ones and standard attention: windows/s, GEMM share, memory (GPU)."""
 
     rounds: int = 9
@@ -136,7 +132,7 @@ class Train(Timed):
 
 
 @dataclass(frozen=True)
-class Mixed(Timed):
+class MixedBench(Benchmark):
     """Training steps of windows with 18 to 36 channels: packed, padded to the widest and to 64, uniform (GPU)."""
 
     rounds: int = 9
@@ -160,7 +156,7 @@ class Mixed(Timed):
 
 
 @dataclass(frozen=True)
-class Pretrain(Timed):
+class PretrainBench(Benchmark):
     """A whole training from a store against its bare step: what reading, masks, logs and checks add."""
 
     rounds: int = 3
@@ -184,7 +180,7 @@ class Pretrain(Timed):
 
 
 @dataclass(frozen=True)
-class Loader(Timed):
+class LoaderBench(Benchmark):
     """Reading windows of a store: the loader and single reads against bare preads of the same bytes."""
 
     rounds: int = 9
@@ -210,7 +206,7 @@ class Loader(Timed):
 
 
 @dataclass(frozen=True)
-class Prepare(Timed):
+class PrepareBench(Benchmark):
     """Filter, notch and resampling against MNE with the same specification, one core's CPU time."""
 
     minutes: float = 30.0
@@ -222,7 +218,7 @@ class Prepare(Timed):
 
 
 @dataclass(frozen=True)
-class Cpu(Timed):
+class CpuBench(Benchmark):
     """Latency of one window on one thread of the CPU, fp32, and its share of the machine's sgemm rate."""
 
     rounds: int = 15
@@ -243,38 +239,19 @@ class Cpu(Timed):
     """Leave torch.compile out."""
 
 
-@dataclass(frozen=True)
-class Peers(Timed):
-    """Small beside EEGNet, BIOT, LaBraM, CBraMod, EEGPT, LUNA and BENDR of braindecode: same seconds and channels."""
-
-    channels: int = 19
-    """The first of the 10-20 system's 19."""
-    seconds: float = 5.0
-    """Length of a window, each model at its own rate."""
-    windows: int = 0
-    """Windows at once; 0: 256 on a GPU, 4 on a CPU."""
-    preset: str = "small"
-    """Of ours."""
-    compiled: tuple[str, ...] = ()
-    """Models that are also compiled, such as CEReBrO CBraMod LUNA."""
-    without: tuple[str, ...] = ()
-    """Models to leave out."""
-    gemm: tuple[int, ...] = ()
-    """Square products that the GEMM rate is the best of; by default those of train on a GPU, of cpu on a CPU."""
-    device: str = "auto"
-    """cuda, cpu or auto."""
+Options = (
+    AttentionBench
+    | ForwardBench
+    | LatencyBench
+    | TrainBench
+    | MixedBench
+    | PretrainBench
+    | LoaderBench
+    | PrepareBench
+    | CpuBench
+)
 
 
-@dataclass(frozen=True)
-class Goals:
-    """Everything that has a goal on the GPU, one after the other, and a table of goals and what was found."""
-
-    found: bool = False
-    """Do not measure: take the CSV files that already lie in the folder."""
-    without: tuple[str, ...] = ()
-    """Benchmarks to leave out: attention shapes forward latency train mixed peers cpu."""
-    device: str = "cuda"
-    """Where; cpu only shows that it runs."""
-
-
-Options = Attention | Forward | Latency | Train | Mixed | Pretrain | Loader | Prepare | Cpu | Peers | Goals
+def name_of(kind: type) -> str:
+    """Return the word that stands for a benchmark on the command line: TrainBench -> train."""
+    return kind.__name__.removesuffix("Bench").lower()

@@ -1,7 +1,7 @@
-"""How fast are filter, notch and resampling, against MNE with the same specification? And how much memory do they need?
+"""The speed of filter, notch and resampling against MNE with the same specification, and the memory that they need.
 
-Band-pass 0.1-75 Hz, notch 60 Hz, 256 Hz, float16, from float32 microvolts in memory. CPU seconds of all threads; run it
-with OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1. At 256 Hz there is nothing to resample, for MNE neither.
+The specification is band-pass 0.1-75 Hz, notch 60 Hz, 256 Hz and float16, from float32 microvolts in memory. The time
+is the CPU time of all threads: run it with OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1. At 256 Hz neither side resamples.
 """
 
 import re
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from cerebro_eeg.bench.clock import Call, of_all_threads, take_turns
-from cerebro_eeg.bench.options import Prepare
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Series, Table, failing_notes
+from cerebro_eeg.bench.options import PrepareBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, Series, TableRows, failing_notes
 from cerebro_eeg.channels.match import VOCABULARY, match
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.filtering.filters import filtered
-from cerebro_eeg.data.filtering.half import to_half
+from cerebro_eeg.data.filtering.quality import Thresholds
+from cerebro_eeg.data.preprocess import CheckedRecording, plan_recording
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 from cerebro_eeg.errors import ConfigError
 
@@ -32,11 +32,11 @@ COLUMNS: dict[str, str | None] = {
 MEMORY: dict[str, str | None] = {"case": "", "hours": "g", "peak_mib": ".0f"}
 
 
-def run(options: Prepare, say: Callable[[str], None]) -> list[Table]:
-    """One row for each case and rival; with ``hours`` memory instead, since what was timed before would count."""
+def run(options: PrepareBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per case and rival; with ``hours``, only memory: the peak would include an earlier timing."""
     if options.hours:
         return [memory(options, say)]
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     for case in options.cases:
         channels, sfreq = read_case(case)
@@ -57,11 +57,11 @@ def run(options: Prepare, say: Callable[[str], None]) -> list[Table]:
         for name in names
     ]
     panels = [Panel("times real time", "channels x Hz", series)]
-    return [Table("prepare", title, COLUMNS, rows, panels, failing_notes(failures))]
+    return [ResultTable("prepare", title, COLUMNS, rows, panels, failing_notes(failures))]
 
 
 def read_case(case: str) -> tuple[int, float]:
-    """'36x256' -> 36 channels at 256 Hz."""
+    """Read a case: '36x256' -> 36 channels at 256 Hz."""
     found = re.fullmatch(r"(\d+)x(\d+(?:\.\d+)?)", case)
     if found is None or not 1 <= int(found[1]) <= len(VOCABULARY) or float(found[2]) < 1:
         raise ConfigError(f"--cases has {case!r}; expected channels x Hz, such as 36x256")
@@ -76,7 +76,7 @@ def make_rivals(recording: Recording) -> dict[str, Call]:
 
 
 def made(channels: int, sfreq: float, samples: int) -> Recording:
-    """A recording without a file: noise with an offset and mains, the same minute again and again."""
+    """Make a recording without a file: noise with an offset and mains, the same minute again and again."""
     rng = np.random.default_rng(0)
     minute = round(60 * sfreq)
     time_s = np.arange(minute)[:, None] / sfreq
@@ -94,14 +94,20 @@ def ours(recording: Recording) -> Call:
     held = Recording(recording.sfreq, recording.match, recording.segments, lambda start, stop: whole[start:stop])
 
     def call() -> None:
-        for block in filtered(held, SignalConfig(), MAINS):
-            to_half(block.signal)
+        stream(held)
 
     return call
 
 
+def stream(recording: Recording) -> None:
+    """Filter a recording to half precision in blocks, as prepare does after the quality check."""
+    checked = CheckedRecording(recording, recording, Thresholds(), (), (), MAINS)
+    for _ in plan_recording(checked, SignalConfig()).pieces():
+        pass
+
+
 def mne_rival(recording: Recording, method: str) -> Call:
-    """MNE's filters on an array in volts that is made, like MNE's import, by the first call, which is not timed."""
+    """Return MNE's filters on an array in volts; the first call, which does not count, makes it and imports MNE."""
     held: list[Any] = []
 
     def call() -> None:
@@ -120,9 +126,9 @@ def mne_rival(recording: Recording, method: str) -> Call:
     return call
 
 
-def memory(options: Prepare, say: Callable[[str], None]) -> Table:
-    """The peak of this process after each case: it never falls, so put the smallest case first."""
-    rows = Rows(MEMORY, say)
+def memory(options: PrepareBench, say: Callable[[str], None]) -> ResultTable:
+    """Measure the peak of this process after each case; it never falls, so put the smallest case first."""
+    rows = TableRows(MEMORY, say)
     for case in options.cases:
         channels, sfreq = read_case(case)
         rows.append([case, options.hours, streamed(channels, sfreq, options.hours)])
@@ -130,13 +136,12 @@ def memory(options: Prepare, say: Callable[[str], None]) -> Table:
         Series("peak", [str(row[0]) for row in rows], [row[2] if isinstance(row[2], float) else None for row in rows])
     ]
     title = f"Peak memory of filtering {options.hours:g} hours, made as they are read"
-    return Table("prepare-memory", title, MEMORY, rows, [Panel("MiB", "channels x Hz", series)])
+    return ResultTable("prepare-memory", title, MEMORY, rows, [Panel("MiB", "channels x Hz", series)])
 
 
 def streamed(channels: int, sfreq: float, hours: float) -> float:
-    """Peak of the process in MiB after filtering so many hours, made as they are read."""
+    """Filter this many hours, made as they are read, and return the peak of the process in MiB."""
     import resource  # not on Windows
 
-    for block in filtered(made(channels, sfreq, round(hours * 3600 * sfreq)), SignalConfig(), MAINS):
-        to_half(block.signal)
+    stream(made(channels, sfreq, round(hours * 3600 * sfreq)))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)

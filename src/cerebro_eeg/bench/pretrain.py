@@ -1,8 +1,8 @@
-"""A whole training against its bare step: what reading windows, masks, logs and checks add to the computation.
+"""A whole training against its bare step: the cost of reading windows, masks, logs and checks.
 
-``pretrain`` runs on a store for so many steps, timed from one report to the next. The bare step is the same model,
-precision and compilation on one batch of that store that already lies on the device: forward, backward, clipping and
-update, without asking for the loss. Both take turns; the first training, which compiles, is free.
+``pretrain`` runs on a store, timed from one report to the next. The bare step is the same model, precision and
+compilation on one batch of that store that is already on the device: forward, backward, clipping and update, without
+reading the loss. Both take turns. The first training, which compiles, does not count.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import torch
 from cerebro_eeg.bench.clock import Call, Timing, step_clock, take_turns
 from cerebro_eeg.bench.loader import stored
 from cerebro_eeg.bench.machine import choose_device
-from cerebro_eeg.bench.options import Pretrain
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, series_of
+from cerebro_eeg.bench.options import PretrainBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, series_of
 from cerebro_eeg.config import Preset, preset
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order
@@ -26,10 +26,10 @@ from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs import pretrain
-from cerebro_eeg.runs.engine import choose_precision
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.sources import pretrain_windows
-from cerebro_eeg.train.loop import Report
+from cerebro_eeg.runs.training import choose_precision
+from cerebro_eeg.runs.windows import pretrain_windows
+from cerebro_eeg.train.loop import StepReport
 
 COLUMNS: dict[str, str | None] = {
     "preset": "",
@@ -43,10 +43,10 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def run(options: Pretrain, say: Callable[[str], None]) -> list[Table]:
-    """The bare step and the training of each size."""
-    device = choose_device(options.device, "pretrain")
-    rows = Rows(COLUMNS, say)
+def run(options: PretrainBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure the bare step and the training of each size."""
+    device = choose_device(options.device, "bench pretrain")
+    rows = TableRows(COLUMNS, say)
     with stored(options) as folder:
         for name in options.presets:
             chosen = of_size(name, options.windows)
@@ -59,23 +59,25 @@ def run(options: Pretrain, say: Callable[[str], None]) -> list[Table]:
                 found: list[Cell] = [name, form, options.windows, real, 1e3 * timing.seconds, timing.spread]
                 rows.append([*found, options.windows / timing.seconds, timing.seconds / bare.seconds])
     title = f"Training from a store, {options.windows} windows a step, {options.readers} readers"
-    return [Table("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series_of(rows, 7), 1.0)])]
+    return [
+        ResultTable("pretrain", title, COLUMNS, rows, [Panel("time over the bare step", "", series_of(rows, 7), 1.0)])
+    ]
 
 
 def of_size(name: str, windows: int) -> Preset:
-    """A preset with so many windows a step."""
+    """Return a preset with this many windows per step."""
     found = preset(name)
     return dataclasses.replace(found, pretrain=dataclasses.replace(found.pretrain, batch_size=windows))
 
 
-def training_seconds(options: Pretrain, chosen: Preset, folder: Path, device: torch.device) -> float:
-    """The mean step of a training's second half: in the first it compiles and fills its buffers."""
+def training_seconds(options: PretrainBench, chosen: Preset, folder: Path, device: torch.device) -> float:
+    """Return the mean step of a training's second half: in the first half it compiles and fills its buffers."""
     reported: list[float] = []
 
-    def tell(report: Report, steps: int, batch: int) -> None:
+    def tell(report: StepReport, steps: int, batch: int) -> None:
         reported.append(time.monotonic())
 
-    choices = pretrain.Choices(steps=options.steps, paper=True)
+    choices = pretrain.PretrainOptions(steps=options.steps, paper=True)
     engine = Engine(device=str(device), readers=options.readers)
     with tempfile.TemporaryDirectory() as out:
         pretrain.pretrain([folder], Path(out) / "run", chosen, choices, engine, tell=tell)
@@ -83,8 +85,8 @@ def training_seconds(options: Pretrain, chosen: Preset, folder: Path, device: to
     return (late[-1] - late[0]) / (len(late) - 1)
 
 
-def bare_step(options: Pretrain, chosen: Preset, folder: Path, device: torch.device) -> tuple[Call, int]:
-    """An update on one batch that stays on the device, and the batch's rows."""
+def bare_step(options: PretrainBench, chosen: Preset, folder: Path, device: torch.device) -> tuple[Call, int]:
+    """Return an update on one batch that stays on the device, and the batch's number of rows."""
     store = Store(folder)
     windows, _ = pretrain_windows(store, chosen.model.window / chosen.model.signal.sfreq, None)
     with Loader([(store, windows)]) as loader:

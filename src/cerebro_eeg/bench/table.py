@@ -1,4 +1,4 @@
-"""Table: what a benchmark found, as columns for the terminal, as CSV, and as a plot."""
+"""Table: the results of a benchmark as columns for the terminal, as CSV, and as a plot."""
 
 import csv
 import io
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cerebro_eeg.bench.machine import Where
 from cerebro_eeg.files import write_text
-from cerebro_eeg.report.picture import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing, plain
-from cerebro_eeg.report.picture import say as write_on
+from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing, plain_tick
+from cerebro_eeg.report.figures import write_in_panel as write_on
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -23,45 +23,45 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one colour; None is left out."""
+    """Points of one colour; a point without a value (None) is left out."""
 
     label: str
     x: Sequence[float | str]
     y: Sequence[float | None]
     style: str = "-"
-    """As matplotlib calls it; another style takes the colour of the series before it."""
+    """A line style of matplotlib; a style other than "-" takes the colour of the series before it."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of a table's plots: lines over numbers, bars with their values over words."""
+    """One of a table's plots: lines where x has numbers, bars with their values where x has words."""
 
     title: str
     x: str
     series: Sequence[Series]
     mark: float | None = None
-    """Where a line across shows what is expected, such as 1 for as fast as the rival."""
+    """Height of a horizontal line at the expected value, such as 1 for "as fast as the rival"."""
     logarithmic: bool = False
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows of measurements."""
 
     name: str
-    """Of its files."""
+    """Name of its files."""
     title: str
     columns: Mapping[str, str | None]
-    """Name and how a number is shown: a format, "x" behind it for a ratio; None: only in the CSV."""
+    """Name and number format of each column; an "x" behind the format marks a ratio, None a column of the CSV only."""
     rows: Sequence[Sequence[Cell]]
     panels: Sequence[Panel]
     notes: Sequence[str] = ()
-    """Ceilings, means, rivals that fail."""
+    """Lines below the table: ceilings, means, rivals that fail."""
     shown: Sequence[int] | None = field(default=None)
     """Rows for the terminal; None: all."""
 
     def text(self, where: Where) -> str:
-        """For a terminal."""
+        """Return the table as text for a terminal."""
         names = [name for name, form in self.columns.items() if form is not None]
         places = [list(self.columns).index(name) for name in names]
         chosen = self.rows if self.shown is None else [self.rows[number] for number in self.shown]
@@ -81,7 +81,7 @@ class Table:
         return "\n".join([self.title, where.line(), *body, *self.notes])
 
     def csv(self, where: Where) -> str:
-        """Every figure in full, with where and when in every row."""
+        """Return every number in full, with machine and date in every row."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         about = where.to_dict()
@@ -91,7 +91,7 @@ class Table:
         return text.getvalue()
 
     def write(self, folder: Path, where: Where) -> tuple[str, ...]:
-        """Write NAME.csv, NAME.txt and, where there is something to draw, NAME.png; returns the names."""
+        """Write NAME.csv, NAME.txt and, where there is something to draw, NAME.png; return the names."""
         write_text(folder / f"{self.name}.csv", self.csv(where))
         write_text(folder / f"{self.name}.txt", self.text(where) + "\n")
         if not self.panels:
@@ -100,8 +100,8 @@ class Table:
         return f"{self.name}.csv", f"{self.name}.txt", f"{self.name}.png"
 
 
-class Rows(list[list[Cell]]):
-    """Rows of a table, each said when it comes: a run that is cut off has told what it found."""
+class TableRows(list[list[Cell]]):
+    """Rows of a table that are printed as they come, so that a run that is cut off has shown its results."""
 
     def __init__(self, columns: Mapping[str, str | None], say: Callable[[str], None]) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Rows(list[list[Cell]]):
 
 
 def show(cell: Cell, form: str | None) -> str:
-    """A cell as the terminal has it."""
+    """Return a cell as text for the terminal."""
     if cell is None:
         return MISSING
     if isinstance(cell, str) or not form:
@@ -129,7 +129,7 @@ def show(cell: Cell, form: str | None) -> str:
 
 
 def series_of(rows: Iterable[Sequence[Cell]], place: int) -> list[Series]:
-    """The numbers of a column over the words of the first, a series for each word of the second."""
+    """Return the numbers of a column over the words of the first column, one series per word of the second."""
     listed = list(rows)
     return [
         Series(
@@ -142,7 +142,7 @@ def series_of(rows: Iterable[Sequence[Cell]], place: int) -> list[Series]:
 
 
 def failing_notes(failures: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """(rival, error) pairs as one line each, with how often."""
+    """Return one line per (rival, error) pair, with the number of times that it occurred."""
     counts: dict[tuple[str, str], int] = {}
     for found in failures:
         counts[found] = counts.get(found, 0) + 1
@@ -152,7 +152,7 @@ def failing_notes(failures: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
-    """All panels in one picture, three in a row, with one legend below for all lines."""
+    """Draw all panels in one picture, three in a row, with one legend below for all lines."""
     across = min(3, len(panels))
     down = -(-len(panels) // across)
     with drawing(path, 4.2 * across + 1, 3.2 * down + 0.4) as figure:
@@ -172,7 +172,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
                 lines |= _lines(axes, panel.series)
             if panel.logarithmic:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(plain)
+                axes.yaxis.set_major_formatter(plain_tick)
                 axes.yaxis.set_minor_formatter(lambda value, _: "")
             if panel.mark is not None:
                 axes.axhline(panel.mark, color=GREY, linewidth=0.8)
@@ -184,7 +184,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
 
 
 def _lines(axes: "Axes", series: Sequence[Series]) -> "dict[tuple[str, str], Artist]":
-    """Lines by label and style; the first, which is ours, lies above others of the same height."""
+    """Draw lines and return them by label and style; the first, which is ours, is drawn above the others."""
     drawn: dict[tuple[str, str], Artist] = {}
     colour = -1
     for one in series:

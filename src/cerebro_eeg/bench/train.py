@@ -1,23 +1,27 @@
-"""A training step with our kernels, with stock ones, and with standard attention over all tokens at once.
+"""A training step with our kernels, with torch's kernels, and with standard attention over all tokens at once.
 
-Forward and backward of the masked objective under bf16 autocast and a step of fused AdamW; blocks are compiled as the
-engine does it. "stock attention" is the same code but for attention, "stock" has torch's kernels throughout. Stock and
-standard attention are computed by the backend that is fastest on their shapes alone. One more rival is ours in
-deterministic mode. The share of the GEMM peak counts 3 times the forward FLOPs of ``costs.py`` over the best of several
-large bf16 products, measured first; for standard attention that is of its own FLOPs. Beside it is the share of what
-that product keeps up for a second. ``roofline.py`` says what a step of alternating attention could take at best,
-``kernels.py`` where the GPU's time goes.
+A step is forward and backward of the masked objective under bf16 autocast and an update by fused AdamW. Blocks are
+compiled as in training. "stock attention" replaces only attention by torch's, "stock" replaces all our kernels. Stock
+and standard attention use the backend that is fastest on their shapes. "deterministic" is ours in deterministic mode.
+
+The share of the GEMM peak is 3 times the forward FLOPs of ``costs.py`` over the rate of the best large bf16 product,
+measured first; standard attention counts its own FLOPs. A second share uses the rate that this product sustains for a
+second. ``ceilings.roofline`` gives the time that a step of alternating attention could take at best.
+
+Torch's profiler shows where the GPU's time goes. In a step the chip is warm and its clock is lower than in a product
+that runs alone: our kernels cannot change the time that the library's products take there.
 """
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.bench import kernels
-from cerebro_eeg.bench.ceilings import best_gemm, copy_rate, in_flops, kept_up
+from cerebro_eeg.bench.ceilings import Roofline, best_gemm, copy_rate, in_flops, kept_up, roofline
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import (
@@ -31,15 +35,53 @@ from cerebro_eeg.bench.models import (
     peak_bytes,
     samples_of,
 )
-from cerebro_eeg.bench.options import Train
-from cerebro_eeg.bench.roofline import Roofline, roofline
-from cerebro_eeg.bench.table import Cell, Panel, Rows, Table, failing_notes, series_of
+from cerebro_eeg.bench.options import TrainBench
+from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import compile_model
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.train.loop import deterministic
+
+GROUPS = {
+    "products with GELU": re.compile("cerebro_mlp"),
+    "attention": re.compile("cerebro_attention|flash|fmha|sdpa|softmax", re.IGNORECASE),
+    "norms": re.compile("cerebro_norm|layer_norm", re.IGNORECASE),
+    "products": re.compile("nvjet|gemm|cutlass|cublas|splitk|cerebro_narrow", re.IGNORECASE),
+}
+"""Groups of kernels by their names; the first pattern that fits decides."""
+REST = "rest"
+
+
+def profiled(call: Call, device: torch.device, steps: int = 2) -> dict[str, float] | None:
+    """Measure the milliseconds of a call by :data:`GROUPS`; return None where there is no GPU."""
+    if device.type != "cuda":
+        return None
+    call()
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
+        for _ in range(steps):
+            call()
+        torch.cuda.synchronize(device)
+    found = seen.key_averages()
+    times = ((event.key, event.self_device_time_total) for event in found if event.device_type.name == "CUDA")
+    return grouped((name, microseconds / steps / 1e3) for name, microseconds in times)
+
+
+def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sum up the times of kernels by group, the largest first."""
+    sums = dict.fromkeys((*GROUPS, REST), 0.0)
+    for name, time in times:
+        sums[next((group for group, fits in GROUPS.items() if fits.search(name)), REST)] += time
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def describe_kernels(rival: str, name: str, sums: dict[str, float]) -> str:
+    """Describe the times of a rival's kernels."""
+    parts = ", ".join(f"{group} {time:.1f}" for group, time in sums.items())
+    return f"kernels of a step of {rival}, {name}: {sum(sums.values()):.1f} ms ({parts})"
+
 
 MIB = 2**20
 COLUMNS: dict[str, str | None] = {
@@ -61,16 +103,16 @@ RIVALS = ("ours", "stock attention", "stock", "standard", "deterministic")
 
 
 @dataclass(frozen=True)
-class Step:
-    """One rival's training step, and the bytes of its weights, gradients and moments."""
+class RivalStep:
+    """A rival's training step, and the bytes of its weights, gradients and moments."""
 
     call: Call
     own: int
 
 
-def run(options: Train, say: Callable[[str], None]) -> list[Table]:
-    """One row for each size and rival."""
-    device = choose_device(options.device, "train")
+def run(options: TrainBench, say: Callable[[str], None]) -> list[ResultTable]:
+    """Measure one row per size and rival."""
+    device = choose_device(options.device, "bench train")
     if len(options.windows) != len(options.presets):
         raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
     if not set(options.without) <= set(RIVALS[1:]):
@@ -83,7 +125,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
     ceilings = f"bf16 GEMM {in_flops(peak)}, {in_flops(kept)} kept up; copy {copy / 1e12:.3g} TB/s"
     del gemm  # and its matrices
     say(ceilings)
-    rows = Rows(COLUMNS, say)
+    rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     notes: list[str] = []
     for name, windows in zip(options.presets, options.windows, strict=True):
@@ -102,9 +144,9 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
         turns = take_turns(calls, options.rounds, step_clock(device), repeats=options.steps)
         failures += [(f"{label}, {name}", error) for label, error in turns.failing.items()]
         for label in turns.timings:
-            spent = kernels.profiled(calls[label], device)
+            spent = profiled(calls[label], device)
             if spent is not None:
-                notes.append(kernels.describe(label, name, spent))
+                notes.append(describe_kernels(label, name, spent))
                 say(notes[-1])
         for label, rival in rivals.items():
             found: list[Cell] = [name, label, rival.backend or "torch's choice", windows]
@@ -123,7 +165,7 @@ def run(options: Train, say: Callable[[str], None]) -> list[Table]:
 
 
 def describe(name: str, floor: Roofline, flops: int, peak: float) -> str:
-    """The roofline of a size in words."""
+    """Describe the roofline of a size."""
     return (
         f"roofline, {name}: {1e3 * floor.seconds:.1f} ms ({1e3 * floor.products:.1f} products, "
         f"{1e3 * floor.passes:.1f} passes over memory), {3 * flops / floor.seconds / peak:.1%} of the GEMM peak"
@@ -131,7 +173,7 @@ def describe(name: str, floor: Roofline, flops: int, peak: float) -> str:
 
 
 def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...]) -> dict[str, Rival]:
-    """Ours, and stock and standard attention by their fastest backends; the compiled graphs of no two are alike."""
+    """Return ours, and stock and standard attention by their fastest backends; no two share a compiled graph."""
 
     def fastest(kind: AttentionKind) -> str | None:
         return best_stock(Rival(kind, None).config(name, samples), batch, torch.bfloat16, training=True).best()
@@ -146,8 +188,8 @@ def choose_rivals(name: str, batch: Batch, samples: int, without: tuple[str, ...
     return {label: rivals[label] for label in RIVALS if label in rivals and label not in without}
 
 
-def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> Step:
-    """A model of its own with an optimizer of its own."""
+def make_step(options: TrainBench, rival: Rival, config: ModelConfig, batch: Batch, exact: bool) -> RivalStep:
+    """Return the training step of a new model with its own optimizer."""
     device = batch.signal_RT.device
     torch.manual_seed(0)
     model = MaskedCerebro(config).to(device)
@@ -163,10 +205,10 @@ def make_step(options: Train, rival: Rival, config: ModelConfig, batch: Batch, e
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Step(step, 3 * bytes_of(model))
+    return RivalStep(step, 3 * bytes_of(model))
 
 
-def table(options: Train, rows: list[list[Cell]], notes: list[str]) -> Table:
+def table(options: TrainBench, rows: list[list[Cell]], notes: list[str]) -> ResultTable:
     how = "eager" if options.eager else "compiled"
     title = f"Training step, {options.channels} channels x {options.seconds:g} s, bf16, {how}"
     panels = []
@@ -176,4 +218,4 @@ def table(options: Train, rows: list[list[Cell]], notes: list[str]) -> Table:
         ("peak memory, MiB", "mib", None),
     ):
         panels.append(Panel(what, "", series_of(rows, list(COLUMNS).index(column)), mark))
-    return Table("train", title, COLUMNS, rows, panels, tuple(notes))
+    return ResultTable("train", title, COLUMNS, rows, panels, tuple(notes))

@@ -1,4 +1,4 @@
-"""The vocabulary of electrodes and where they sit on the head: names, ids, directions, who is nearest to whom.
+"""Electrodes: the vocabulary of names with ids and directions on the head, and which electrodes are near each other.
 
 ``electrodes.csv`` beside this file is written by ``tools/make_electrodes.py`` from the geometry of the 10-20, 10-10 and
 10-05 systems. Its order is frozen: the id of ``VOCABULARY[i]`` is ``i + 1`` in every checkpoint ever written, so names
@@ -26,14 +26,14 @@ POSITIONS: Mapping[str, Point] = _read_table()
 VOCABULARY: tuple[str, ...] = tuple(POSITIONS)
 IDS: Mapping[str, int] = {name: number for number, name in enumerate(VOCABULARY, 1)}
 
-HEAD_MM = 95.0  # angles are told as millimetres on a head of this radius
-DEFAULT_CENTRE: Point = (0.0, 0.0, 0.04)  # of a head in metres, where too few positions are given to fit a sphere
+HEAD_MM = 95.0  # radius of the head on which angles are expressed in millimetres
+DEFAULT_CENTRE: Point = (0.0, 0.0, 0.04)  # centre of a head in metres, for too few positions to fit a sphere
 
-# No place on the scalp, or (ears and mastoids) one that is usually the reference: a scalp electrode never becomes one.
+# Not on the scalp, or (ears and mastoids) usually the reference: a scalp electrode is never mapped to these.
 OFF_SCALP = frozenset({"A1", "A2", "M1", "M2", "Sp1", "Sp2", "Pg1", "Pg2"})
-# What an unnamed electrode may be mapped to by position: the 10-05 grid down to the ring through nasion, ears, inion.
-# Left out are the sites above, those that share or crowd a grid point (T1 T2 Cb1 Cb2 O9 O10 Nz) and the rows 11 and 12
-# on cheek and neck, whose place on a sphere is a convention more than a measure.
+# Sites that an unnamed electrode may be mapped to by position: the 10-05 grid down to the ring through nasion, ears and
+# inion. Left out are the sites above, those that share or crowd a grid point (T1 T2 Cb1 Cb2 O9 O10 Nz), and the rows 11
+# and 12 on cheek and neck, whose place on a sphere is mostly a convention.
 GRID = tuple(
     name
     for name in VOCABULARY
@@ -47,21 +47,21 @@ TEN_TEN = VOCABULARY[: VOCABULARY.index("Fp1h")]
 
 
 def angle(a: Point, b: Point) -> float:
-    """The angle between two directions in radians, exact for small angles too."""
+    """Return the angle between two directions in radians; it is exact for small angles, too."""
     cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
     return math.atan2(math.hypot(*cross), a[0] * b[0] + a[1] * b[1] + a[2] * b[2])
 
 
 def distance_mm(a: Point, b: Point) -> float:
-    """The way along the scalp between two directions, on a head of 95 mm radius."""
+    """Return the distance along the scalp between two directions, on a head of 95 mm radius."""
     return HEAD_MM * angle(a, b)
 
 
 def fit_sphere(points: Sequence[Point]) -> tuple[Point, bool]:
-    """Centre of the least-squares sphere through ``points`` (metres), and whether it was fitted.
+    """Return the centre of the least-squares sphere through ``points`` (metres), and whether it was fitted.
 
-    Fewer than four points, points (nearly) in one plane, or a sphere that is no head (radius outside 4 to 14 cm, centre
-    more than 6 cm from where it should be) give ``DEFAULT_CENTRE``.
+    ``DEFAULT_CENTRE`` is returned for fewer than four points, points (nearly) in one plane, or a sphere that is no head
+    (radius outside 4 to 14 cm, or centre more than 6 cm from the default).
     """
     count = len(points)
     if count < 4:
@@ -98,10 +98,10 @@ def _determinant(m: Sequence[Sequence[float]]) -> float:
 def assign(
     directions: Mapping[Key, Point], targets: Iterable[str], limit_mm: float = math.inf
 ) -> dict[Key, tuple[str, float]]:
-    """Give each key the nearest target within ``limit_mm``, no target twice: the closest pair of all is joined first.
+    """Assign each key to the nearest target within ``limit_mm``, none twice; the closest pairs are joined first.
 
-    Returns key -> (electrode, millimetres); a key without a free target in reach is absent. Ties go to the lower id,
-    then to the smaller key, so the result does not depend on any order.
+    The result maps key -> (electrode, millimetres); a key without a free target in reach is absent. A tie goes to the
+    lower id, then to the smaller key, so the result does not depend on any order.
     """
     wanted = list(targets)
     pairs = sorted(
@@ -120,16 +120,16 @@ def assign(
 
 
 def spread_out(n: int) -> tuple[str, ...]:
-    """``n`` electrodes that cover the scalp: the 10-20 sites first, then always the one farthest from those taken.
+    """Return ``n`` electrodes that cover the scalp: 10-20 sites first, then always the one farthest from those taken.
 
-    Groups follow each other (10-20, 10-10, 10-05), so a shorter list is the beginning of a longer one.
+    Groups follow each other (10-20, 10-10, 10-05), so a shorter list is the start of a longer one.
     """
     taken: list[str] = []
     nearest = dict.fromkeys(GRID, math.inf)
     for group in (TEN_TWENTY, TEN_TEN, GRID):
         left = [name for name in group if name in nearest]
         while left and len(taken) < n:
-            # Cz is where a cap begins; max() takes the first of equals, hence the lower id.
+            # A cap starts at Cz; of equals max() takes the first, hence the lower id.
             best = "Cz" if not taken else max(left, key=lambda name: round(nearest[name], 6))
             taken.append(best)
             left.remove(best)

@@ -1,7 +1,7 @@
-"""From the labels of a recording to channels the model knows, with a report that names every label.
+"""Match: from the labels of a recording to channels that the model knows, with a report on every label.
 
-``match`` is the door: it reads each label (``labels.py``), applies the policies that were asked for by name and says
-what it did. An electrode keeps its identity by name, never by its place in a list. Standard library only.
+``match`` reads each label (``names.py``), applies the policies that the caller names, and reports what it did. An
+electrode is identified by its name, never by its place in a list. Standard library only.
 """
 
 import math
@@ -21,15 +21,15 @@ from cerebro_eeg.channels.electrodes import (
     fit_sphere,
     spread_out,
 )
-from cerebro_eeg.channels.names import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read
-from cerebro_eeg.channels.report import ChannelMatch, Row, as_labels, listed, suggest
+from cerebro_eeg.channels.names import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read_label
+from cerebro_eeg.channels.report import ChannelMatch, LabelMatch, as_labels, listed, suggest
 from cerebro_eeg.errors import ChannelError
 
-__all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "Reading", "Row", "match", "parse", "spread"]
+__all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "LabelMatch", "Reading", "match", "parse", "spread"]
 
 NEAREST_MM = 25.0  # an electrode without a usable name becomes a named one within this distance, on a 95 mm head
-# Untrained electrodes have a name and a known place, and the trained ones may be as sparse as the 10-20 system: from
-# every place of the 10-05 grid one of its sites is nearer than this.
+# Trained electrodes may be as sparse as the 10-20 system: every place of the 10-05 grid has one of its sites within
+# this distance.
 UNTRAINED_MM = 50.0
 
 
@@ -52,24 +52,24 @@ def match(
 
     Parameters
     ----------
-    labels : as found in the file, all of them: those that are known not to be EEG are left out and reported.
+    labels : all labels as found in the file; those that are known not to be EEG are left out and reported.
     positions : (x, y, z) of each label in metres, x right, y front, z up, as MNE has them; None, NaN or zeros where it
         is missing.
-    kinds : what the file says that each label is; whatever is neither "eeg" nor None is left out, whatever its name.
-    unknown : what becomes of a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the
-        10-05 grid within ``limit_mm``, none twice (only trained ones where ``trained`` is given, unless
-        untrained="as_is"), an error where there is none; "nearest_or_drop": the same, and what has none is dropped.
-    untrained : what becomes of a channel with an electrode that ``trained`` (name -> windows) counts as 0 or lacks.
-        "error"; "nearest": the nearest trained electrode within 50 mm that is free; "drop"; "as_is".
-    bipolar_ears : C3-M2 is the pair, not C3 against a reference.
+    kinds : the kind that the file gives each label; a label is left out, whatever its name, unless it is "eeg" or None.
+    unknown : policy for a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the 10-05
+        grid within ``limit_mm``, none twice (only trained ones if ``trained`` is given, unless untrained="as_is"), and
+        an error if there is none; "nearest_or_drop": the same, but without an error the label is dropped.
+    untrained : policy for a channel with an electrode that ``trained`` (name -> windows) counts as 0 or lacks.
+        "error"; "nearest": the nearest free trained electrode within 50 mm; "drop"; "as_is".
+    bipolar_ears : read C3-M2 as a pair, not as C3 against a reference.
     duplicates : "error", or "first" to keep the first of the labels that mean one channel.
     pick : the labels or channels to keep, in any spelling; all others are left out before any policy is applied.
-    max_channels, too_many : more channels than this are an "error", or reduced ("nearest") to the ones that are nearest
-        to as many electrodes spread over the head.
+    max_channels, too_many : more channels than this are an "error", or are reduced ("nearest") to the ones that are
+        nearest to as many electrodes spread over the head.
     """
     check_policies(unknown, untrained, duplicates, too_many, max_channels, limit_mm)
     rows = _read_all(as_labels("labels", labels), bipolar_ears)
-    _leave_out_kinds(rows, kinds)
+    _drop_other_kinds(rows, kinds)
     points, no_point = _read_points(positions, len(rows))
     counts = _read_trained(trained)
     by_position = unknown.startswith("nearest")
@@ -79,11 +79,11 @@ def match(
         _place_by_position(rows, points, no_point, usable, limit_mm)
         if pick is not None and late:
             _apply_pick(rows, pick, bipolar_ears, last=True)
-    _settle_unknown(rows, unknown, points, no_point, limit_mm)
-    _settle_duplicates(rows, duplicates)
+    _handle_unknown(rows, unknown, points, no_point, limit_mm)
+    _handle_duplicates(rows, duplicates)
     if counts is not None:
-        _settle_untrained(rows, untrained, counts)
-    _settle_too_many(rows, max_channels, too_many)
+        _handle_untrained(rows, untrained, counts)
+    _handle_too_many(rows, max_channels, too_many)
     result = ChannelMatch(tuple(rows))
     if not result.channels:
         raise ChannelError(
@@ -95,7 +95,7 @@ def match(
 def check_policies(
     unknown: str, untrained: str, duplicates: str, too_many: str, max_channels: int, limit_mm: float = NEAREST_MM
 ) -> None:
-    """Refuse a policy that does not exist, before the first label comes."""
+    """Raise for a policy that does not exist, before the first label is read."""
     _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
     _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
     _check_choice("duplicates", duplicates, ("error", "first"))
@@ -107,7 +107,7 @@ def check_policies(
 
 
 def spread(channels: Sequence[Channel], n: int = 64) -> tuple[Channel, ...]:
-    """The ``n`` channels nearest to ``n`` electrodes spread over the head, in their order; a pair is at its middle."""
+    """Return the ``n`` channels nearest to ``n`` electrodes spread over the head; a pair lies at its middle."""
     if n < 1:
         raise ChannelError(f"n must be at least 1, got {n!r}")
     distinct = {channel.name: channel for channel in channels}
@@ -115,7 +115,7 @@ def spread(channels: Sequence[Channel], n: int = 64) -> tuple[Channel, ...]:
         return tuple(distinct.values())
     targets = spread_out(n)
     taken = {name for name, _ in assign({(name, 0): _middle(channel) for name, channel in distinct.items()}, targets)}
-    # The grid has fewer places than n only for absurd n; fill up in the order given.
+    # The grid has fewer places than n only for a huge n; then fill up in the given order.
     rest = [name for name in distinct if name not in taken]
     taken.update(rest[: n - len(taken)])
     return tuple(channel for name, channel in distinct.items() if name in taken)
@@ -133,34 +133,34 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ChannelError(f"{name}={value!r} is not a policy; use one of {', '.join(map(repr, choices))}")
 
 
-def _read_all(labels: list[str], bipolar_ears: bool) -> list[Row]:
+def _read_all(labels: list[str], bipolar_ears: bool) -> list[LabelMatch]:
     blocks = biosemi_blocks(labels)
-    readings = [read(label, blocks, bipolar_ears) for label in labels]
-    # E1 and E2 are eyes where the file names electrodes and has no third E; in an EGI net they are numbers.
+    readings = [read_label(label, blocks, bipolar_ears) for label in labels]
+    # E1 and E2 are eyes if the file names electrodes and has no third E; in an EGI net they are numbers.
     named = any(reading.channel for reading in readings)
     nets = any(r.outcome == "positional" and not is_eye_e(r.label) for r in readings)
     rows = []
     for index, reading in enumerate(readings):
         if named and not nets and is_eye_e(reading.label):
             reading = Reading(reading.label, "not_eeg", note="eye")
-        rows.append(Row(index, reading.label, reading.outcome, reading.channel, reading.reference, reading.note))
+        rows.append(LabelMatch(index, reading.label, reading.outcome, reading.channel, reading.reference, reading.note))
     return rows
 
 
-def _leave_out_kinds(rows: list[Row], kinds: Sequence[str | None] | None) -> None:
+def _drop_other_kinds(rows: list[LabelMatch], kinds: Sequence[str | None] | None) -> None:
     if kinds is None:
         return
     if len(kinds) != len(rows):
         raise ChannelError(f"kinds must have one entry for each of the {len(rows)} labels, got {len(kinds)}")
     for row, kind in zip(list(rows), kinds, strict=True):
         if kind not in (None, "eeg") and row.outcome != "not_eeg":
-            rows[row.index] = Row(row.index, row.label, "not_eeg", note=f"the file says {kind}")
+            rows[row.index] = LabelMatch(row.index, row.label, "not_eeg", note=f"the file says {kind}")
 
 
 def _read_points(
     positions: Sequence[Sequence[float] | None] | None, count: int
 ) -> tuple[dict[int, Point], dict[int, str]]:
-    """Usable positions by index, and why the others are not."""
+    """Return the usable positions by index, and the reason for each that is not usable."""
     if positions is None:
         return {}, dict.fromkeys(range(count), "no position")
     if len(positions) != count:
@@ -199,8 +199,8 @@ def _read_trained(trained: Mapping[str, int] | None) -> set[str] | None:
     return {name for name, windows in trained.items() if windows > 0}
 
 
-def _apply_pick(rows: list[Row], pick: Sequence[str], bipolar_ears: bool, *, last: bool) -> bool:
-    """Mark what was not picked. False where a name was not found and ``last`` is not set: nothing is done then."""
+def _apply_pick(rows: list[LabelMatch], pick: Sequence[str], bipolar_ears: bool, *, last: bool) -> bool:
+    """Mark rows that were not picked. If a name is not found, raise with ``last``, otherwise change nothing: False."""
     keep: set[int] = set()
     absent: list[str] = []
     for name in as_labels("pick", pick):
@@ -229,13 +229,13 @@ def _apply_pick(rows: list[Row], pick: Sequence[str], bipolar_ears: bool, *, las
 
 
 def _place_by_position(
-    rows: list[Row],
+    rows: list[LabelMatch],
     points: Mapping[int, Point],
     no_point: Mapping[int, str],
     usable: Collection[str] | None,
     limit_mm: float,
 ) -> None:
-    """Give electrodes to the labels that are not understood and have a position."""
+    """Assign electrodes by position to labels that are not understood."""
     head = {row.index: points[row.index] for row in rows if row.index in points and row.outcome != "not_eeg"}
     centre, _ = fit_sphere(list(head.values()))
     directions = {i: (p[0] - centre[0], p[1] - centre[1], p[2] - centre[2]) for i, p in head.items()}
@@ -255,8 +255,8 @@ def _place_by_position(
             rows[index] = replace(rows[index], note=why)
 
 
-def _check_frame(rows: list[Row], directions: Mapping[int, Point]) -> None:
-    """Electrodes with a name and a position show whether x is right and y is front; 35 degrees off is another frame."""
+def _check_frame(rows: list[LabelMatch], directions: Mapping[int, Point]) -> None:
+    """Check by electrodes with a name and a position that x is right and y is front; 35 degrees off is refused."""
     angles = sorted(
         angle(directions[row.index], POSITIONS[row.channel.anode])
         for row in rows
@@ -271,8 +271,8 @@ def _check_frame(rows: list[Row], directions: Mapping[int, Point]) -> None:
         )
 
 
-def _settle_unknown(
-    rows: list[Row], unknown: str, points: Mapping[int, Point], no_point: Mapping[int, str], limit_mm: float
+def _handle_unknown(
+    rows: list[LabelMatch], unknown: str, points: Mapping[int, Point], no_point: Mapping[int, str], limit_mm: float
 ) -> None:
     lost = [row for row in rows if row.outcome in ("unknown", "positional")]
     if not lost:
@@ -299,8 +299,8 @@ def _settle_unknown(
     )
 
 
-def _settle_duplicates(rows: list[Row], duplicates: str) -> None:
-    first: dict[Channel, Row] = {}
+def _handle_duplicates(rows: list[LabelMatch], duplicates: str) -> None:
+    first: dict[Channel, LabelMatch] = {}
     clashes = []
     for row in rows:
         if row.channel is None:
@@ -317,7 +317,7 @@ def _settle_duplicates(rows: list[Row], duplicates: str) -> None:
         )
 
 
-def _settle_untrained(rows: list[Row], untrained: str, trained: Collection[str]) -> None:
+def _handle_untrained(rows: list[LabelMatch], untrained: str, trained: Collection[str]) -> None:
     lost = [row for row in rows if row.channel is not None and not set(_electrodes(row.channel)) <= set(trained)]
     if not lost or untrained == "as_is":
         for row in lost:
@@ -351,11 +351,13 @@ def _settle_untrained(rows: list[Row], untrained: str, trained: Collection[str])
             rows[row.index] = replace(row, outcome="dropped", channel=None, note=_joined(row.note, "never trained"))
 
 
-def _nearest_trained(rows: list[Row], lost: list[Row], trained: Collection[str]) -> dict[int, tuple[Channel, str]]:
-    """For channels with an untrained electrode, the channel of trained ones to use instead and the note about it.
+def _nearest_trained(
+    rows: list[LabelMatch], lost: list[LabelMatch], trained: Collection[str]
+) -> dict[int, tuple[Channel, str]]:
+    """Return, for channels with an untrained electrode, a channel of trained electrodes and a note about it.
 
-    A scalp electrode is never replaced by an ear, a mastoid or a needle. No channel comes out twice: single electrodes
-    are given out as by position, closest first; pairs follow in the order of their names.
+    A scalp electrode is never replaced by an ear, a mastoid or a needle. No channel is used twice: single electrodes
+    come first, the closest ones before others; pairs follow in the order of their names.
     """
     gone = {row.index for row in lost}
     present = {row.channel for row in rows if row.channel is not None and row.index not in gone}
@@ -392,7 +394,7 @@ def _nearest_trained(rows: list[Row], lost: list[Row], trained: Collection[str])
     return result
 
 
-def _settle_too_many(rows: list[Row], max_channels: int, too_many: str) -> None:
+def _handle_too_many(rows: list[LabelMatch], max_channels: int, too_many: str) -> None:
     kept = [row for row in rows if row.channel is not None]
     if len(kept) <= max_channels:
         return

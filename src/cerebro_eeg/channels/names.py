@@ -1,7 +1,7 @@
-"""Reads one channel label as found in files: which electrode, which pair, no EEG at all, or not to be understood.
+"""Names: reads one channel label of a file as an electrode, a pair of electrodes, no EEG, or as not understood.
 
-Nothing is guessed. A label is read only when, after its wrapping is taken off (``EEG ``, ``-REF``, dots, blanks), what
-is left is exactly a name of the vocabulary, a pair of them, or an old name (T3 T4 T5 T6). Standard library only.
+Nothing is guessed. First the wrapping is removed (``EEG ``, ``-REF``, dots, blanks). The rest must be exactly a name of
+the vocabulary, a pair of such names, or an old name (T3 T4 T5 T6). Standard library only.
 """
 
 import re
@@ -15,16 +15,16 @@ ALIASES = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
 EARS = frozenset({"A1", "A2", "M1", "M2"})
 
 _CANONICAL = {name.upper(): name for name in VOCABULARY} | ALIASES
-# Second names that stand for a common reference. CLE and LER (linked ears) are written by the MASS sleep files, CS2
-# (second cervical vertebra) by CHB-MIT, VREF by EGI.
+# Second names that stand for a common reference. The MASS sleep files write CLE and LER (linked ears), CHB-MIT writes
+# CS2 (second cervical vertebra), EGI writes VREF.
 _REFERENCE = (
     r"REF|REFERENCE|(?:AVG|AVE|AVERAGE)(?:[ _]?REF)?|AR|AV|CAR|CS2|VREF|NOSE|LE|LER|CLE|LINKED[ _]?(?:EARS?|MASTOIDS)"
     r"|\(?(?:A1 ?[+/]? ?A2|A2 ?[+/]? ?A1|M1 ?[+/]? ?M2|M2 ?[+/]? ?M1)\)?(?: ?/ ?2)?"
 )
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
-# One blank or mark only: the second one of "EEG -Fp1" would be a sign, and nobody says whose.
+# One blank or mark only: a second one, as in "EEG -Fp1", would be a sign whose meaning is unknown.
 _PREFIX = re.compile(r"(?:EEG|POL|RAW)[ ._:\-](?=[^ ._:\-])", re.IGNORECASE)
-# MNE makes equal labels unique: T8-P8-0, T8-P8-1. After a single name only -0 and -1 count: C3-4 may well mean C3-C4.
+# MNE makes equal labels unique: T8-P8-0, T8-P8-1. After a single name only -0 and -1 count, since C3-4 may mean C3-C4.
 _COPY = re.compile(r"(.+-.+)-\d{1,2}|(.+)-[01]")
 _PLACEHOLDER = re.compile(r"(?:-|\.|--\d{1,2}|\.-\d{1,2})")  # CHB-MIT separates groups by channels named "-"
 _BLOCK = re.compile(r"([A-H])([1-9]|[12]\d|3[0-2])", re.IGNORECASE)  # Biosemi: A1 to A32, B1 to B32 ... H32
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(
 _EAR_PAIR = re.compile(r"(.+?)(A1|A2|M1|M2)", re.IGNORECASE)  # C4A1, O1M2 of older sleep files
 _EYE_E = re.compile(r"E[12][ /:_\-]+(?:A1|A2|M1|M2|FPZ)", re.IGNORECASE)  # the eye electrodes of sleep scoring, not EGI
 
-# What is known not to be EEG. Long stems may be followed by anything (ECGII, EMG-SM), short words only by a non-letter.
+# Labels that are known not to be EEG. Anything may follow long stems (ECGII, EMG-SM), only a non-letter short words.
 _NOT_EEG = {
     "heart": r"EKG|ECG|(?:H\.?R\.?|PR|BPM|HEARTRATE|HEART)(?![A-Z])",
     "muscle": r"EMG|CHIN|TIBIAL|(?:LEG|ARM|LEGS|MASSETER|DELTOID)(?![A-Z])|[LR]AT$|[LR]LEG(?![A-Z])",
@@ -57,7 +57,7 @@ _NOT_EEG_INSIDE = r"(?:^|[^A-Z0-9])(?:E[KCMO]G|[HV]EOG|AUX|ANNOTATIONS?)(?![A-Z]
 
 
 def clean(label: str) -> str:
-    """The label without control characters, odd blanks and odd dashes; these become plain ones, never nothing."""
+    """Return the label with plain blanks and dashes in place of control characters, odd blanks and odd dashes."""
     if label.isascii() and label.isprintable():
         return " ".join(label.split())
     spaced = "".join("-" if c in _DASHES else c if c.isprintable() else " " for c in label)
@@ -65,7 +65,7 @@ def clean(label: str) -> str:
 
 
 def electrode(name: str) -> str | None:
-    """The canonical name of one electrode in any case (``FP1``, ``fp1``, ``Fc5``, ``T3``), or None.
+    """Return the canonical name of an electrode written in any case (``FP1``, ``fp1``, ``Fc5``, ``T3``), or None.
 
     ``aF3`` and ``pO3`` are refused: in an older nomenclature a small first letter means another place than AF3 and PO3.
     """
@@ -75,10 +75,10 @@ def electrode(name: str) -> str | None:
 
 
 def biosemi_blocks(labels: Sequence[str]) -> frozenset[str]:
-    """The letters that count Biosemi's electrodes in this file, so that A1 is no earlobe and C3 not C3.
+    """Return the letters that number Biosemi's electrodes in this file, where A1 is no earlobe and C3 is another C3.
 
-    A and B when the file has one of A3 to A32 or B1 to B32; C to H when they also go on beyond the names that the 10-20
-    system has (C7, D1, F13), once beside A or B, three times alone.
+    These are A and B if the file has one of A3 to A32 or B1 to B32. A letter from C to H counts if it also goes beyond
+    the names of the 10-20 system (C7, D1, F13): once beside A or B, three times alone.
     """
     beyond: dict[str, set[str]] = {}
     for label in labels:
@@ -91,17 +91,17 @@ def biosemi_blocks(labels: Sequence[str]) -> frozenset[str]:
 
 
 def is_eye_e(label: str) -> bool:
-    """``E1`` or ``E2`` alone: an eye in a sleep recording, a numbered electrode in an EGI net; the file decides."""
+    """Return whether the label is ``E1`` or ``E2``, an eye in sleep recordings or a number in EGI nets."""
     return _body(clean(label)).upper() in {"E1", "E2"}
 
 
 def parse(label: str, *, biosemi: bool = False, bipolar_ears: bool = False) -> "Reading":
-    """Read one label without looking at the rest of its file. ``biosemi``: A1 to H32 are numbered electrodes."""
-    return read(label, frozenset("ABCDEFGH") if biosemi else frozenset(), bipolar_ears)
+    """Read one label without the rest of its file; with ``biosemi`` A1 to H32 are numbered electrodes."""
+    return read_label(label, frozenset("ABCDEFGH") if biosemi else frozenset(), bipolar_ears)
 
 
-def read(label: str, blocks: frozenset[str], bipolar_ears: bool) -> "Reading":
-    """As ``parse``, with the letters that are Biosemi's in this file."""
+def read_label(label: str, blocks: frozenset[str], bipolar_ears: bool) -> "Reading":
+    """Read one label as ``parse`` does; ``blocks`` are the letters of Biosemi in its file."""
     if not isinstance(label, str):
         raise ChannelError(f"a channel label must be text, got {label!r} of type {type(label).__name__}")
     text = clean(label)
@@ -132,7 +132,7 @@ def read(label: str, blocks: frozenset[str], bipolar_ears: bool) -> "Reading":
 
 
 def _body(text: str) -> str:
-    """Without the dots at the end and one prefix: ``EEG Fp1-REF`` -> ``Fp1-REF``, ``Fc5.`` -> ``Fc5``."""
+    """Remove the dots at the end and one prefix: ``EEG Fp1-REF`` -> ``Fp1-REF``, ``Fc5.`` -> ``Fc5``."""
     return _PREFIX.sub("", text.rstrip(". "), count=1) if _PREFIX.match(text) else text.rstrip(". ")
 
 
@@ -145,10 +145,10 @@ def _is_positional(name: str, blocks: frozenset[str]) -> bool:
 
 def _not_eeg(body: str) -> str | None:
     upper = body.upper()
-    for kind, pattern in _NOT_EEG.items():  # compiled at the first use, by re itself: importing must stay quick
+    for kind, pattern in _NOT_EEG.items():  # re compiles each at its first use, which keeps the import fast
         if re.match(pattern, upper):
             return kind
-    # "left EOG", "Chin EMG"; but "Fp1 EOG" names an electrode and is nobody's to drop.
+    # "left EOG" and "Chin EMG" are not EEG; "Fp1 EOG" names an electrode, so it must not be dropped silently.
     if re.search(_NOT_EEG_INSIDE, upper) and not any(electrode(word) for word in re.split(r"[^A-Za-z0-9]+", body)):
         return "not EEG by its name"
     return None
@@ -159,7 +159,7 @@ def _is_reference(name: str) -> bool:
 
 
 def _named(text: str, body: str, blocks: frozenset[str], bipolar_ears: bool) -> "Reading | None":
-    """The reading of a body made of electrode names, or None where it is not."""
+    """Return the reading of a body that is made of electrode names, otherwise None."""
     if _EYE_E.fullmatch(body):
         return Reading(text, "not_eeg", note="eye")
 
@@ -167,7 +167,7 @@ def _named(text: str, body: str, blocks: frozenset[str], bipolar_ears: bool) -> 
         return None if _is_positional(name, blocks) else electrode(name)
 
     def against(first: str, second: str) -> Reading | None:
-        """The reading where ``second`` is a reference."""
+        """Return the reading if ``second`` is a reference."""
         anode, ear = known(first), known(second)
         if anode is None or anode == ear or not (_is_reference(second) or ear in EARS):
             return None
@@ -190,7 +190,7 @@ def _named(text: str, body: str, blocks: frozenset[str], bipolar_ears: bool) -> 
             return Reading(text, "unknown", note=f"{anode} against itself")
         return _reading(text, parts, Channel(anode, cathode), None)
     # Any other mark between two names joins a reference (C3/A2, C4:M1, Fp1_REF) or two names of one place (T3/T7,
-    # T7 (T3)), never a pair. An ear in front (A1/A2) would be both ears: not understood.
+    # T7 (T3)), never a pair. An ear in front (A1/A2) would mean both ears, which is not understood.
     split = re.fullmatch(r"([A-Za-z0-9]+) ?(?:[/:_(]| ) ?(.+)", body)
     if split and "-" not in body:
         first, second = split[1], split[2]
@@ -221,7 +221,7 @@ def _reading(text: str, names: Sequence[str], channel: "Channel", reference: str
 
 @dataclass(frozen=True)
 class Channel:
-    """An electrode against a common reference, or the difference of two: ``Fp1-F7`` is not ``F7-Fp1`` nor ``Fp1``."""
+    """An electrode against a common reference, or the difference of two; ``Fp1-F7`` differs from ``F7-Fp1``."""
 
     anode: str
     cathode: str | None = None
@@ -235,14 +235,6 @@ class Channel:
         if self.anode == self.cathode:
             raise ChannelError(f"a channel needs two different electrodes, got {self.anode} twice")
 
-    @classmethod
-    def from_ids(cls, ids: tuple[int, int]) -> "Channel":
-        """The channel whose ``ids`` these are."""
-        anode, cathode = ids
-        if not 1 <= anode <= len(VOCABULARY) or not 0 <= cathode <= len(VOCABULARY):
-            raise ChannelError(f"electrode ids are 1 to {len(VOCABULARY)} (second: also 0), got {ids!r}")
-        return cls(VOCABULARY[anode - 1], VOCABULARY[cathode - 1] if cathode else None)
-
     @property
     def name(self) -> str:
         return self.anode if self.cathode is None else f"{self.anode}-{self.cathode}"
@@ -255,10 +247,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one label says.
+    """One label, read by itself.
 
-    ``outcome``: matched, renamed (an old name), reference (against an ear or mastoid), bipolar; without a channel:
-    not_eeg, positional (a numbered electrode: only its position can tell), unknown.
+    With a channel, ``outcome`` is matched, renamed (an old name), reference (against an ear or mastoid) or bipolar.
+    Without one it is not_eeg, positional (a numbered electrode, which only its position can identify) or unknown.
     """
 
     label: str

@@ -1,6 +1,6 @@
-"""The report of a match: what became of every label of a recording, as rows, a line, a table or JSON.
+"""The report of a match: the channel or the reason for every label of a recording, as rows, a line or a table.
 
-Nothing that was in the file is left out of it. Standard library only.
+It covers every label of the file. Standard library only.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _NOT_KEPT = {
 
 
 def as_labels(what: str, labels: Sequence[str]) -> list[str]:
-    """A list of texts, or an error that says what was given instead."""
+    """Return the labels as a list of texts; raise an error that names anything else."""
     if isinstance(labels, str | bytes):
         raise ChannelError(f"{what} must be a list of names, got the single text {labels!r}; write [{labels!r}]")
     found = [str(label) if isinstance(label, str) else label for label in labels]
@@ -36,7 +36,7 @@ def as_labels(what: str, labels: Sequence[str]) -> list[str]:
 
 
 def listed(names: Sequence[str], hints: Mapping[str, str] | None = None) -> str:
-    """Names as a list for a message, each hint once behind all names that share it."""
+    """Return names as a list for a message; a hint stands once, behind all names that share it."""
     hints = hints or {}
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -45,8 +45,8 @@ def listed(names: Sequence[str], hints: Mapping[str, str] | None = None) -> str:
 
 
 def suggest(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """For each name that is close to a known one, the question whether that was meant."""
-    import difflib  # only needed for a mistake, and not free to import
+    """Return, for each name that is close to a known one, the question whether that was meant."""
+    import difflib  # needed only after a mistake, and slow to import
 
     choices = {name.upper(): name for name in known}
     found = {name: difflib.get_close_matches(name.upper(), choices, n=1, cutoff=0.6) for name in names}
@@ -54,7 +54,7 @@ def suggest(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
 
 
 def _bare(label: str) -> str:
-    """A label without ``EEG `` in front and ``-REF`` or ``-LE`` behind, for short lists."""
+    """Return a label without ``EEG `` in front and ``-REF`` or ``-LE`` behind, for short lists."""
     text = label[4:] if label[:4].upper() in ("EEG ", "POL ") else label
     for end in ("-REF", "-LE"):
         text = text[: -len(end)] if text.upper().endswith(end) and len(text) > len(end) else text
@@ -62,8 +62,8 @@ def _bare(label: str) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of one label; ``outcome`` is one of ``OUTCOMES``, ``channel`` is None where it was not kept."""
+class LabelMatch:
+    """The result for one label: ``outcome`` is one of ``OUTCOMES``; ``channel`` is None if the label was not kept."""
 
     index: int
     label: str
@@ -75,9 +75,9 @@ class Row:
 
 @dataclass(frozen=True)
 class ChannelMatch:
-    """The report: one row for every label, in the order of the file. What was kept is in the same order."""
+    """The report: one row per label, in the order of the file. The kept channels have the same order."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LabelMatch, ...]
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -86,21 +86,21 @@ class ChannelMatch:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """Where the kept channels are among the labels: ``data[list(match.index)]``."""
+        """Places of the kept channels among the labels, for ``data[list(match.index)]``."""
         return tuple(row.index for row in self.rows if row.channel is not None)
 
     @property
     def ids(self) -> list[tuple[int, int]]:
-        """Their electrode ids, (electrode, the one subtracted from it or 0)."""
+        """Electrode ids of the kept channels: (electrode, the one subtracted from it or 0)."""
         return [channel.ids for channel in self.channels]
 
     @property
     def names(self) -> list[str]:
-        """Their canonical names."""
+        """Canonical names of the kept channels."""
         return [channel.name for channel in self.channels]
 
     def missing(self, expected: Sequence[str]) -> list[str]:
-        """Which of the expected channels (any spelling) were not kept, by their canonical names."""
+        """Return the canonical names of the expected channels (any spelling) that were not kept."""
         readings = [parse(name) for name in as_labels("expected", expected)]
         strange = [reading.label for reading in readings if reading.channel is None]
         if strange:
@@ -110,7 +110,7 @@ class ChannelMatch:
         return [r.channel.name for r in readings if r.channel is not None and r.channel not in here]
 
     def summary(self) -> str:
-        """One line: how many of each outcome, with the names of all that are not plainly matched."""
+        """Return one line: how many labels have each outcome, with the names of those that are not plainly matched."""
         counts = Counter(row.outcome for row in self.rows)
         kept = []
         for outcome in KEPT:
@@ -133,7 +133,7 @@ class ChannelMatch:
         return "; ".join(parts)
 
     def table(self) -> str:
-        """Aligned text, one line a label."""
+        """Return aligned text, one line per label."""
         lines = [("#", "label", "channel", "outcome", "note")]
         for row in self.rows:
             channel = row.channel.name if row.channel else "-"
@@ -143,20 +143,3 @@ class ChannelMatch:
             "  ".join([line[0].rjust(widths[0]), *(line[c].ljust(widths[c]) for c in (1, 2, 3)), line[4]]).rstrip()
             for line in lines
         )
-
-    def to_json(self) -> str:
-        """All rows as JSON text: {"channels": [names], "rows": [{index, label, outcome, channel, reference, note}]}."""
-        import json
-
-        rows = [
-            {
-                "index": row.index,
-                "label": row.label,
-                "outcome": row.outcome,
-                "channel": row.channel.name if row.channel else None,
-                "reference": row.reference,
-                "note": row.note,
-            }
-            for row in self.rows
-        ]
-        return json.dumps({"channels": self.names, "rows": rows})

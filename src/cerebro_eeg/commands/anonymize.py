@@ -1,4 +1,4 @@
-"""``cerebro-eeg anonymize``: a copy of an EDF or BDF file that does not say whose it is."""
+"""``cerebro-eeg anonymize``: a copy of an EDF or BDF file without the identity of the subject."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,22 +8,22 @@ from cerebro_eeg.errors import ConfigError
 
 @dataclass(frozen=True)
 class AnonymizeResult:
-    """What was copied, what stayed and what did not."""
+    """What the copy keeps of the file, and what was removed."""
 
     kind: str
     signals: int
     records: int
     seconds: float
     kept: dict[str, int]
-    """Annotations by listed text."""
+    """Annotations that stayed, by text."""
     not_found: tuple[str, ...]
-    """Listed texts that no annotation has."""
+    """Texts of ``--events`` that no annotation has."""
     blanked: int
     broken: int
     renamed: int
     cleared: int
     mended: tuple[str, ...]
-    """Codes of what was wrong with the file itself."""
+    """Codes of faults of the file that the copy does not have."""
 
     def to_dict(self) -> dict[str, object]:
         return {

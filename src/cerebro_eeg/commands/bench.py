@@ -1,4 +1,4 @@
-"""``cerebro-eeg bench``: how fast this is, against the best rivals, in one run; docs/bench.md says what is measured."""
+"""``cerebro-eeg bench``: measure the speed of this machine against the best rivals; docs/bench.md explains each one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The tables, which also lie in the folder."""
+    """The tables, which are also in the folder."""
 
     tables: "Found"
 
@@ -36,7 +36,7 @@ def bench(what: Options, *, out: Path = Path("bench")) -> BenchResult:
     """Measure how fast this is on this machine: rivals take turns in one run, ceilings come first.
 
     Each benchmark prints a table and writes it as .txt and .csv, with a plot beside it. Those of a GPU refuse to run
-    without one. goals runs all that the goals need and compares.
+    without one.
 
     Try, for example:
       cerebro-eeg bench cpu

@@ -1,7 +1,7 @@
-"""``cerebro-eeg doctor``: what this installation can do, in a form that is safe to paste into a public report.
+"""``cerebro-eeg doctor``: versions, devices and optional packages, in a form that is safe to publish.
 
-Nothing here names the user or the machine: no host name, no user name, no path but those below ``~`` that every
-installation shares.
+The output names neither the user nor the machine: no host name, no user name, and no path except those below ``~``
+that every installation shares.
 """
 
 import os
@@ -31,30 +31,30 @@ OPTIONAL = {  # distribution -> import name, what it is for
 
 
 @dataclass(frozen=True)
-class Device:
+class TorchDevice:
     """One device that torch can compute on."""
 
     name: str
-    """What torch calls it: ``cpu``, ``cuda:0``, ``mps``."""
+    """Its name in torch: ``cpu``, ``cuda:0``, ``mps``."""
     model: str
     memory_gib: float | None
-    """Memory of its own; none for devices that share the machine's."""
+    """Its own memory; None for devices that share the machine's."""
     bf16: bool
     """Whether it computes in bfloat16 (on CUDA: in hardware)."""
 
 
 @dataclass(frozen=True)
-class Extra:
+class OptionalPackage:
     """One optional package."""
 
     version: str | None
-    """None when it is not installed."""
+    """None if it is not installed."""
     purpose: str
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """What ``doctor`` found."""
+    """The findings of ``doctor``."""
 
     versions: dict[str, str | None]
     platform: str
@@ -63,9 +63,9 @@ class Doctor:
     torch_cuda: str | None
     """The CUDA or ROCm version that torch was built for; None for a CPU build."""
     torch_error: str | None
-    """Why torch cannot be imported."""
-    devices: list[Device]
-    extras: dict[str, Extra]
+    """The error of importing torch, if any."""
+    devices: list[TorchDevice]
+    extras: dict[str, OptionalPackage]
     caches: dict[str, str]
 
     @property
@@ -107,7 +107,7 @@ def doctor() -> Doctor:
     """
     versions: dict[str, str | None] = {"cerebro-eeg": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) for name in REQUIRED}
-    devices: list[Device] = []
+    devices: list[TorchDevice] = []
     threads = cuda = error = None
     try:
         import torch
@@ -124,7 +124,7 @@ def doctor() -> Doctor:
         torch_error=error,
         devices=devices,
         extras={
-            name: Extra((_version(name) or "present") if find_spec(module) else None, purpose)
+            name: OptionalPackage((_version(name) or "present") if find_spec(module) else None, purpose)
             for name, (module, purpose) in OPTIONAL.items()
         },
         caches={
@@ -134,16 +134,16 @@ def doctor() -> Doctor:
     )
 
 
-def _devices() -> list[Device]:
+def _devices() -> list[TorchDevice]:
     import torch
 
-    devices = [Device("cpu", torch.backends.cpu.get_cpu_capability(), None, _computes_bf16("cpu"))]
+    devices = [TorchDevice("cpu", torch.backends.cpu.get_cpu_capability(), None, _computes_bf16("cpu"))]
     for i in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(i)
         bf16 = found.major >= 8 if torch.version.cuda else torch.cuda.is_bf16_supported()  # 8: Ampere, the first
-        devices.append(Device(f"cuda:{i}", found.name, found.total_memory / 2**30, bf16))
+        devices.append(TorchDevice(f"cuda:{i}", found.name, found.total_memory / 2**30, bf16))
     if torch.backends.mps.is_available():
-        devices.append(Device("mps", "Apple GPU", None, _computes_bf16("mps")))
+        devices.append(TorchDevice("mps", "Apple GPU", None, _computes_bf16("mps")))
     return devices
 
 
@@ -165,24 +165,24 @@ def _version(distribution: str) -> str | None:
 
 
 def _platform() -> str:
-    release = re.match(r"[\d.]*", platform.release())  # what follows the number can be anybody's own
+    release = re.match(r"[\d.]*", platform.release())  # the rest may be a private name
     return f"{platform.system()} {release.group() if release else ''} {platform.machine()}"
 
 
 def _cores() -> int:
-    """The cores this process may use: fewer than the machine's in a container or a job."""
+    """Count the cores that this process may use; in a container or a job these can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cache(variables: tuple[str, ...], default: str) -> str:
-    """Where a cache is, without a path that its owner chose."""
+    """Say where a cache is, without a path that its owner chose."""
     chosen = next((name for name in variables if os.environ.get(name)), None)
     return f"~/{default}" if chosen is None else f"chosen with {chosen}"
 
 
 def _anonymous(text: str) -> str:
-    """The text on one line with every folder taken out of it: what a path ends in says enough."""
-    for folder in (sys.prefix, str(Path.home())):  # first whole, since a folder's name may hold spaces
+    """Return the text on one line without folders; the last part of each path stays."""
+    for folder in (sys.prefix, str(Path.home())):  # these first, because a folder's name may contain spaces
         text = text.replace(folder, "")
     return " ".join(re.sub(r"(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'\",;]+)*[\\/](?=[^\\/\s])", "", text).split())
 

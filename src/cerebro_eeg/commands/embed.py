@@ -1,37 +1,36 @@
 """``cerebro-eeg embed``: features of recordings, as one file for any other tool."""
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cerebro_eeg.runs.inputs import Input
+    from cerebro_eeg.runs.predict import Input
 
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """What was written."""
+    """The file that ``embed`` wrote, and the recordings that it could not use."""
 
     file: str | None
-    """None where no recording could be used: then nothing is written."""
+    """None when no recording could be used; then nothing is written."""
     level: str
     layer: int
     recordings: int
     rows: int
     shape: tuple[int, ...]
-    """Of one row's features."""
+    """Shape of the features of one row."""
     preparation: str
     failures: tuple[Failure, ...]
     show_paths: bool
     notes: tuple[str, ...] = ()
-    """What a reader of the features should know."""
+    """Warnings for readers of the features."""
 
     @property
     def exit_code(self) -> int:
@@ -107,38 +106,32 @@ def embed(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
-    import numpy as np
-
     from cerebro_eeg.fast import packed
-    from cerebro_eeg.runs import inference, inputs
-    from cerebro_eeg.runs.feature_file import FeatureFile, check_target
+    from cerebro_eeg.runs.embed import check_level, embed_windows, feature_shape, row_names
+    from cerebro_eeg.runs.features import FeatureFile, check_target
+    from cerebro_eeg.runs.predict import find_inputs, load_model, make_reader, random_words, write_map
     from cerebro_eeg.runs.signals import open_signal
     from cerebro_eeg.train.distributed import choose_device, choose_threads
 
     check_target(out)
     choose_threads(threads)
     chosen = choose_device(device)
-    given = inputs.find_inputs(files, key)
-    loaded = inference.load_model(model).to(chosen)
-    reader = inference.make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
-    config = reader.config
-    inference.check_level(config, level, layer)
-    shape = (config.patches.count(reader.samples), config.width) if level == "token" else (config.width,)
-    inputs.tell_map(map, given)
+    given = find_inputs(files, key)
+    loaded = load_model(model).to(chosen)
+    reader = make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
+    check_level(reader.config, level, layer)
+    shape = feature_shape(reader, level)
+    write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
-    with contextlib.closing(FeatureFile(out, shape, channels=level != "window")) as file:
+    with FeatureFile(out, shape, channels=level != "window") as file:
 
         def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
-            signal = open_signal(one.path, config, reader.electrodes, handling)
-            names = np.array(inference.row_names(config, signal.names))
+            signal = open_signal(one.path, reader.config, reader.electrodes, handling)
+            names = None if level == "window" else row_names(reader.config, signal.names)
             with file.recording():
-                for cut, features in inference.embed_windows(reader, signal, level, layer, tell):
-                    if level == "window":
-                        file.add(one.id, cut.start_B, features)
-                        continue
-                    start_n = cut.start_B.repeat(len(names))
-                    file.add(one.id, start_n, features.reshape(-1, *shape), np.tile(names, len(cut.start_B)))
+                for windows, features in embed_windows(reader, signal, level, layer, tell):
+                    file.add(one.id, windows.start_B, features, names)
 
         try:
             with packed(loaded):
@@ -151,12 +144,12 @@ def embed(
     return EmbedResult(
         str(out) if rows else None,
         level,
-        config.depth if layer is None else layer,
+        reader.config.depth if layer is None else layer,
         len(given) - len(failures),
         rows,
         shape,
         reader.text(),
         tuple(failures),
         show_paths,
-        tuple(filter(None, [inference.random_words(loaded)])),
+        tuple(filter(None, [random_words(loaded)])),
     )

@@ -1,68 +1,15 @@
 """``cerebro-eeg finetune``: a classifier or regression from labelled windows; or a linear probe on frozen features."""
 
-import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.progress import Progress, in_time
+from cerebro_eeg.progress import Progress
+from cerebro_eeg.runs.results import FinetuneResult
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose
-
-
-@dataclass(frozen=True)
-class TrainedResult:
-    """One training."""
-
-    folder: str
-    fold: str
-    seed: int
-    steps: int
-    metric: str
-    validation: float | None
-    threshold: float | None
-
-
-@dataclass(frozen=True)
-class FinetuneResult:
-    """All trainings of a call."""
-
-    folder: str
-    task: str
-    unit: str
-    trained: tuple[TrainedResult, ...]
-    seconds: float
-    positive: str | None = None
-    """The class that AUROC and threshold speak of; None where there are not two."""
-    one_for_all: str | None = None
-    """That one training stands for several seeds, in words."""
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    def text(self) -> str:
-        lines = [f"{self.task}: {len(self.trained)} trained in {self.folder}; splits share no {self.unit}"]
-        for one in self.trained:
-            score = "no validation data" if one.validation is None else f"validation {one.metric} {one.validation:.4f}"
-            steps = f", {one.steps:,} steps" if one.steps else ""
-            limit = "" if one.threshold is None else f", threshold {one.threshold:.3f}"
-            lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{limit}{steps}")
-        scores = [one.validation for one in self.trained if one.validation is not None]
-        if len(scores) > 1:
-            mean, spread = statistics.fmean(scores), statistics.stdev(scores)
-            lines.append(
-                f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
-            )
-        if self.one_for_all is not None:
-            lines.append(f"  {self.one_for_all}")
-        if self.positive is not None:
-            lines.append(f"  positive: {self.positive} (AUROC and threshold speak of it)")
-        if not (Path(self.folder) / "test.json").exists():  # of a run that is done and was scored before
-            lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
-        lines.append(f"  time  {in_time(self.seconds)}")
-        return "\n".join(lines)
 
 
 def finetune(
@@ -132,10 +79,8 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.run_report import report_finetune
+    from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import finetune as runs
-    from cerebro_eeg.runs.folder import RunFolder
-    from cerebro_eeg.scores.tables import positive_of
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
@@ -151,7 +96,7 @@ def finetune(
         "finetune.peak_lr": lr,
     }
     chosen = choose(preset, config, flags, set)
-    choices = runs.Choices(
+    options = runs.FinetuneOptions(
         task=task,
         seeds=tuple(range(seed, seed + seeds)),
         folds=folds,
@@ -172,20 +117,13 @@ def finetune(
     if freeze and start is None:
         progress.say("note: this probes random weights, which is a control and not a model")
     unused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
-    if start is not None and unused:  # one file may serve tuned and new weights alike
+    if start is not None and unused:  # a note and no error: one file may serve trained and new weights alike
         progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
     line = StepLine(progress)
     try:
-        found = runs.finetune(store, out, chosen, choices, engine, start, say=progress.say, tell=line.tell)
-        if found.first:
+        result = runs.finetune(store, out, chosen, options, engine, start, say=progress.say, tell=line.tell)
+        if result.first:
             write_page(lambda: report_finetune(out), progress)
     finally:
         progress.end()
-    trained = tuple(
-        TrainedResult(str(one.folder), one.fold, one.seed, one.steps, one.metric, one.validation, one.threshold)
-        for one in found.trained
-    )
-    cut = RunFolder(out).read()["settings"]["task"]
-    positive = positive_of(cut["kind"], cut["names"])
-    took = time.monotonic() - began
-    return FinetuneResult(str(found.folder), task, found.unit, trained, took, positive, found.one_for_all)
+    return replace(result, seconds=time.monotonic() - began)

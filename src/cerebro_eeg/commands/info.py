@@ -1,10 +1,10 @@
-"""``cerebro-eeg info``: what a preset, a checkpoint, a store or a recording is; each has a module of its own."""
+"""``cerebro-eeg info``: describes a preset, a checkpoint, a store or a recording; each has a module of its own."""
 
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.info_file import RecordingSummary, info_file
 from cerebro_eeg.commands.info_model import ModelInfo, info_model
+from cerebro_eeg.commands.info_recording import RecordingSummary, info_recording
 from cerebro_eeg.commands.info_store import StoreSummary, info_store
 from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
@@ -13,7 +13,7 @@ from cerebro_eeg.schema import did_you_mean
 
 Kind = Literal["preset", "checkpoint", "store", "recording"]
 _MODEL: tuple[Kind, ...] = ("preset", "checkpoint")
-# What an option is for; given with anything else it would be ignored without a word.
+# The targets that each option is meant for; with any other it is an error, because it would have no effect.
 _MEANT: dict[str, tuple[Kind, ...]] = {
     "channels": _MODEL,
     "seconds": (*_MODEL, "recording"),
@@ -80,7 +80,7 @@ def info(
     if kind == "store":
         return info_store(Path(target), plot)
     if kind == "recording":
-        return info_file(
+        return info_recording(
             Path(target),
             unknown=unknown or "error",
             unit=unit,
@@ -93,7 +93,7 @@ def info(
 
 
 def _find(target: str) -> Kind:
-    """What the target is. A path that leads nowhere is not repeated: it may say who was recorded."""
+    """Return the kind of the target. Errors do not repeat a missing path, which may reveal who was recorded."""
     if target in PRESETS:
         return "preset"
     path = Path(target)

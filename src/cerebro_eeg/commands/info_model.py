@@ -1,4 +1,4 @@
-"""``cerebro-eeg info PRESET`` and ``info CHECKPOINT``: what a model is, and what it costs."""
+"""``cerebro-eeg info PRESET`` and ``info CHECKPOINT``: the dimensions of a model, and its costs."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class ModelInfo:
 
     @property
     def stored(self) -> int:
-        """Parameters with the whole vocabulary's channel table, objective and head."""
+        """Parameters with the channel table of the whole vocabulary, the objective and the head."""
         return sum(self.parts.values()) - self.parts["electrodes"] + costs.whole_table(self.model)
 
     def to_dict(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class ModelInfo:
 
 
 def info_model(target: str, channels: int = 19, seconds: float = 5.0) -> ModelInfo:
-    """A preset by name, or a checkpoint on this disk, with the cost of a window of this size."""
+    """Describe a preset by its name, or a checkpoint on this disk, with the cost of a window of this size."""
     model, objective, head, training, kind = _read(target)
     if not 0 < seconds <= 1e6 or not channels <= 1e6:
         raise InputError(f"a window of {channels} channels x {seconds:g} s was asked for; give up to a million of each")
@@ -127,12 +127,12 @@ def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig 
     except ImportError as error:
         raise CheckpointError(f"reading a checkpoint needs torch and safetensors, which failed: {error}") from error
     path = hub.find(target)
-    header, _ = checkpoint.read(path)  # the sums of all tensors are checked, too
+    header, _ = checkpoint.read(path)  # this also checks the SHA-256 of all tensors
     return header.model, header.objective, header.head, header.training, "checkpoint, sums verified"
 
 
 def _limit(head: HeadConfig) -> str:
-    """The threshold, of which class it speaks, and over what it was chosen."""
+    """Describe the threshold: its class, and the level (windows or recordings) that it was chosen on."""
     from cerebro_eeg.scores.tables import level_words, positive_of
 
     if head.threshold is None:

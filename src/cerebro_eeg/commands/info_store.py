@@ -1,28 +1,33 @@
-"""``cerebro-eeg info STORE``: what a store holds, how it was made, and what was left out of it."""
+"""``cerebro-eeg info STORE``: what a store holds, how it was made, and which sources it lacks."""
 
 import contextlib
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.progress import counted
 
 if TYPE_CHECKING:
-    from cerebro_eeg.data.batching.window_labels import Labels
+    from cerebro_eeg.data.batching.window_labels import LabelRule
     from cerebro_eeg.data.storing.records import StoredRecording
     from cerebro_eeg.data.storing.store import Store
 
-SECONDS = 5.0  # of a window, for tasks that do not say
+SECONDS = 5.0  # length of a window, for tasks that do not say
+_SETS = 5  # electrode sets that are named
+_NAMES = 10  # electrodes of a set that are named
+_CLASSES = 8  # classes of a task that are named
+_SAMPLES = ("not_finite", "too_large")  # the counts of quality that are samples; the others are channels
 _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much there is of something."""
+    """Number and length of some recordings."""
 
     recordings: int
     hours: float
@@ -30,20 +35,20 @@ class Amount:
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """One split of a task, with windows as the task cuts them unless training says otherwise."""
+    """One split of a task, with windows of the length and stride that the task suggests."""
 
     recordings: int
     subjects: int
     windows: int
     seconds: float
-    """Of labelled time that was recorded; where intervals overlap it counts twice."""
+    """Labelled time that was recorded; where intervals overlap it counts twice."""
     labels: dict[str, int]
-    """Windows by class; none for targets."""
+    """Windows by class; empty for a regression."""
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What the store has for one task."""
+    """The windows and labels of one task."""
 
     kind: str
     """classification, regression, or none: time without labels, as for pre-training."""
@@ -52,34 +57,34 @@ class TaskInfo:
     stride_seconds: float
     splits: dict[str, SplitInfo]
     problem: str | None
-    """Why windows cannot be cut, or that splits share what they must not; None: neither."""
+    """Why windows cannot be cut, or which splits overlap; None if all is well."""
 
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """A store in numbers. Ids of subjects and recordings stay in the store."""
+    """A store in numbers, without ids of subjects or recordings."""
 
     dataset: str
     settings: dict[str, Any]
     own_ids: bool
-    """Ids are the corpus's own; otherwise keyed hashes."""
+    """Whether ids are those of the corpus; otherwise they are keyed hashes."""
     hash: str
     bytes: int
     total: Amount
     subjects: int
     without_subject: int
-    """Recordings whose subject is not known."""
+    """Recordings whose subject is unknown."""
     segments: int
     short_segments: int
-    """Shorter than the filter: their windows are flagged."""
+    """Segments that are shorter than the filter; their windows are flagged."""
     short_hours: float
     channel_counts: dict[int, Amount]
     montages: tuple[tuple[tuple[str, ...], Amount], ...]
-    """Electrode sets, in any order of channels, the most common first."""
+    """Electrode sets (the order of channels does not count), the most common first."""
     native_rates: dict[float, Amount]
     rates: dict[float, Amount]
     notched: dict[str, int]
-    """Recordings by the mains frequency that was taken out; "none" where none was."""
+    """Recordings by the mains frequency that was filtered out, or "none"."""
     tasks: dict[str, TaskInfo]
     faults: dict[str, int]
     """Recordings by code."""
@@ -88,9 +93,9 @@ class StoreSummary:
     skipped: dict[str, int]
     """Sources by reason."""
     parts: tuple[int, tuple[int, ...]] | None
-    """How many parts the work was divided into, and which have written nothing; None: it was not divided."""
+    """Number of parts that the work was divided into (``--part``), and those that wrote nothing; None if undivided."""
     unfinished: str | None
-    """Why what is here may not be all; None: nothing speaks for that."""
+    """Why the store may be incomplete; None if it seems complete."""
     plot: str | None = None
 
     @property
@@ -104,29 +109,153 @@ class StoreSummary:
         return {"kind": "store", **asdict(self), "montages": montages, "quality": quality, "parts": parts}
 
     def text(self) -> str:
-        from cerebro_eeg.commands.info_store_text import store_text
+        pass
 
         return store_text(self)
 
 
-def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
-    """Read all that a store says of its recordings; samples only for a picture, and of these a sample.
+def store_text(found: "StoreSummary") -> str:
+    """Return the summary as text, the most wanted facts first."""
+    lines = [] if found.unfinished is None else [f"UNFINISHED: {found.unfinished}", ""]
+    ids = "the corpus's own ids" if found.own_ids else "ids are keyed hashes"
+    lines += [
+        f"store of {found.dataset} ({ids})",
+        "",
+        f"recordings  {found.total.recordings:,}, {found.total.hours:,.2f} h, {found.bytes / 1e6:,.0f} MB of samples",
+        f"subjects    {found.subjects:,}{_unknown_subject_words(found)}",
+        f"channels    {_amount_words(found.channel_counts)}",
+        f"rates       {_amount_words(found.rates, ' Hz')} stored; "
+        f"recorded at {_amount_words(found.native_rates, ' Hz')}",
+        f"segments    {found.segments:,}; {_short_words(found)}",
+        f"signal      {_signal_words(found)}",
+        f"hash        {found.hash}",
+        "",
+        *_montage_lines(found),
+        "",
+        *_task_lines(found),
+        "",
+        *_trouble_lines(found),
+    ]
+    if found.plot is not None:
+        lines += ["", "picture     written"]
+    return "\n".join(lines)
 
-    A store that is damaged raises a StoreError. One that is not finished, or being written to, is described as far as
-    it goes, and ``exit_code`` is 5.
+
+def _unknown_subject_words(found: "StoreSummary") -> str:
+    return f"; {found.without_subject:,} recordings without one" if found.without_subject else ""
+
+
+def _amount_words(amounts: "dict[int, Amount] | dict[float, Amount]", unit: str = "") -> str:
+    items = [f"{key:g}{unit} ({a.recordings:,}, {a.hours:,.2f} h)" for key, a in amounts.items()]
+    return ", ".join(items) or "none"
+
+
+def _short_words(found: "StoreSummary") -> str:
+    if not found.short_segments:
+        return "all longer than the filter"
+    return (
+        f"{found.short_segments:,} ({found.short_hours:,.2f} h) shorter than the filter: their windows are flagged"
+        " (flagged='drop' leaves them out)"
+    )
+
+
+def _signal_words(found: "StoreSummary") -> str:
+    signal = found.settings.get("signal")
+    if not isinstance(signal, dict):
+        return "the settings name no signal"
+    notched = ", ".join(f"{line}{'' if line == 'none' else ' Hz'} ({n:,})" for line, n in found.notched.items())
+    recipe = f"recipe {found.settings.get('recipe', found.dataset)}, version {found.settings.get('version', '?')}"
+    return (
+        f"{signal.get('highpass', '?')} to {signal.get('lowpass', '?')} Hz, {signal.get('filter_phase', '?')} phase, "
+        f"reference {str(signal.get('reference', '?')).replace('_', ' ')}; {recipe}\n"
+        f"            notch {notched or 'none'}; bad channels: {found.settings.get('quality', '?')}"
+    )
+
+
+def _montage_lines(found: "StoreSummary") -> Iterator[str]:
+    count = len(found.montages)
+    yield f"electrode sets: {count:,}{f', the {_SETS} most common' if count > _SETS else ''}"
+    for names, amount in found.montages[:_SETS]:
+        more = f" ... {len(names) - _NAMES} more" if len(names) > _NAMES + 1 else ""
+        shown = " ".join(names[:_NAMES] if more else names)
+        yield f"  {amount.recordings:>7,} recordings {amount.hours:>9,.2f} h  {len(names):>3}: {shown}{more}"
+
+
+def _task_lines(found: "StoreSummary") -> Iterator[str]:
+    unit = found.settings.get("split_unit", "subject")
+    if not found.tasks:
+        yield "tasks: none"
+        return
+    yield (
+        f"tasks (no {unit} may be in two splits)" if unit != "none" else "tasks (splits may share anything but windows)"
+    )
+    wide = max(len(split) for task in found.tasks.values() for split in (*task.splits, ""))
+    for name, task in found.tasks.items():
+        yield f"  {name}: {_kind_words(task)}, windows of {task.window_seconds:g} s every {task.stride_seconds:g} s"
+        for split, part in task.splits.items():
+            labels = list(part.labels.items())
+            shown = ", ".join(f"{label} {count:,}" for label, count in labels[:_CLASSES])
+            more = f" and {len(labels) - _CLASSES} more classes" if len(labels) > _CLASSES else ""
+            yield (
+                f"    {split:{wide}}  {part.windows:>8,} windows {part.seconds / 3600:>9,.2f} h "
+                f"{part.subjects:>6,} subjects {part.recordings:>7,} recordings  {shown}{more}"
+            ).rstrip()
+        if not task.splits:
+            yield "    no recording has it"
+        if task.problem is not None:
+            yield f"    PROBLEM: {task.problem}"
+
+
+def _kind_words(task: "TaskInfo") -> str:
+    if task.kind == "regression":
+        return f"regression of {len(task.names)} target{'' if len(task.names) == 1 else 's'}"
+    return f"{len(task.names)} classes" if task.kind == "classification" else "no labels"
+
+
+def quality_words(quality: Mapping[str, tuple[int, int]]) -> str:
+    """Return words such as '2 flat channels in 1 recording; ...'; empty when nothing was counted."""
+    return "; ".join(
+        f"{counted(count, name.replace('_', ' ') + (' sample' if name in _SAMPLES else ' channel'))} in "
+        f"{counted(of, 'recording')}"
+        for name, (count, of) in quality.items()
+        if count
+    )
+
+
+def _trouble_lines(found: "StoreSummary") -> Iterator[str]:
+    skipped = ", ".join(f"{code} {count:,}" for code, count in found.skipped.items())
+    total = sum(found.skipped.values())
+    yield f"skipped     {f'{total:,} sources: {skipped} (skipped.csv lists them)' if total else 'none'}"
+    faults = ", ".join(f"{code} {count:,}" for code, count in found.faults.items())
+    yield f"faults      {f'mended or lived with, in recordings: {faults}' if faults else 'none'}"
+    yield f"quality     {quality_words(found.quality) or 'no bad channel was counted'}"
+    if found.parts is not None:
+        count, silent = found.parts
+        words = f"{count - len(silent):,} of {count:,} have written"
+        if silent:
+            named = ", ".join(map(str, silent[:10])) + (", ..." if len(silent) > 10 else "")
+            words += f"; not {named} (not run yet, or without recordings of their own)"
+        yield f"parts       {words}"
+
+
+def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
+    """Describe a store from the records of its recordings; samples are read only for a picture, and only some.
+
+    A damaged store raises a StoreError. A store that is unfinished or still written to is described as far as it goes,
+    and ``exit_code`` is 5.
     """
     from cerebro_eeg.data.storing.store import Store
 
     if plot is not None:
-        from cerebro_eeg.report.picture import check_picture
+        from cerebro_eeg.report.figures import check_picture
 
         check_picture(plot)
     store = Store(folder)
     labelled = _Labelled()
-    # Without labels and events, which may be very many; windows are found from the store itself.
+    # Drop labels and events, of which there may be very many; windows are found from the store itself.
     records = [replace(labelled.add(record), labels={}, events=()) for record in store.recordings]
     if plot is not None:
-        from cerebro_eeg.report.store_plot import plot_store
+        from cerebro_eeg.report.store import plot_store
 
         plot_store(store, plot)
     short = [(s.stop - s.start) / r.sfreq for r in records for s in r.segments if s.short]
@@ -187,18 +316,19 @@ def _quality(records: "Sequence[StoredRecording]") -> dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class _Labelled:
-    """What one pass over the recordings says of tasks and their splits; "" is no split."""
+    """Sums over all recordings, per task and split; the split "" stands for none."""
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     recordings: Counter[tuple[str, str]] = field(default_factory=Counter)
     subjects: defaultdict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, record: "StoredRecording") -> "StoredRecording":
-        from cerebro_eeg.data.batching.window_labels import Run, pieces
+        """Add the labels of a recording, and return it."""
+        from cerebro_eeg.data.batching.window_labels import LabelRun, pieces
 
         for task, intervals in record.labels.items():
             for interval in intervals:
-                run = Run(0, interval.start, interval.stop, (interval,))
+                run = LabelRun(0, interval.start, interval.stop, (interval,))
                 samples = sum(piece.stop - piece.start for piece in pieces(record, run))
                 self.seconds[task, interval.split or ""] += samples / record.sfreq
             for split in {interval.split or "" for interval in intervals}:
@@ -215,7 +345,7 @@ def _tasks(store: "Store", labelled: _Labelled) -> dict[str, TaskInfo]:
 
 
 def _task(store: "Store", labelled: _Labelled, name: str, declared: dict[str, Any] | None) -> TaskInfo:
-    """Windows are found as training finds them, so that these are its numbers."""
+    """Describe one task; windows are found as training finds them, so the numbers are those of training."""
     from cerebro_eeg.data.batching.splits import assert_disjoint
     from cerebro_eeg.data.batching.windows import find_windows
 
@@ -223,7 +353,7 @@ def _task(store: "Store", labelled: _Labelled, name: str, declared: dict[str, An
     stride = float(declared["stride"]) if declared else SECONDS
     classes = tuple(declared["names"]) if declared else ()
     kind = str(declared["kind"]) if declared else "none"
-    way: Labels = declared.get("labels", "interval") if declared else "interval"
+    way: LabelRule = declared.get("labels", "interval") if declared else "interval"
     splits, found, problem = {}, {}, None
     for split in sorted((split for task, split in labelled.recordings if task == name), key=_split_order):
         counted: dict[str, int] = {}
@@ -255,7 +385,7 @@ def _split_order(name: str) -> tuple[int, str]:
 
 
 def _parts(folder: Path) -> tuple[int, tuple[int, ...]] | None:
-    """From the names of the writers, ``part3of100-0``; of several divisions the finest."""
+    """Read the parts from writer names, such as ``part3of100-0``; of several divisions the finest counts."""
     found = [re.match(r"part([0-9]+)of([0-9]+)-", name) for name in os.listdir(folder)]
     pairs = {(int(match[2]), int(match[1])) for match in found if match}
     count = max((n for n, _ in pairs), default=1)
@@ -274,9 +404,11 @@ def _unfinished(folder: Path) -> str | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock of a writer."""
-    import fcntl
-
+    """Return whether a living process holds the lock of a writer; False where the system cannot tell."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
     with contextlib.suppress(OSError), path.open("rb") as file:  # no right to ask, or a file system without locks
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro_eeg.commands.over_files import Failure, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cerebro_eeg.config import HeadConfig
-    from cerebro_eeg.runs.inputs import Input
+    from cerebro_eeg.runs.predict import Input
 
-SHOWN = 20  # decisions that are printed; the files have all of them
+SHOWN = 20  # decisions that are printed; the files hold all of them
 
 
 @dataclass(frozen=True)
 class PredictResult:
-    """What a model says of each recording."""
+    """The answers of a model for all recordings, and the files that hold them."""
 
     folder: str
     about: dict[str, Any]
-    """What decides: kind, names, the positive one of two, threshold; how windows were made; notes."""
+    """The rule that decides (kind, names, positive class, threshold), how windows were made, and notes."""
     recordings: tuple[dict[str, Any], ...]
     failures: tuple[Failure, ...]
     files: tuple[str, ...]
@@ -50,7 +50,7 @@ class PredictResult:
             counts = Counter(row["decision"] for row in done)
             lines.append("  decisions   " + ", ".join(f"{name} {counts[name]:,}" for name in self.about["names"]))
         for row in done[:SHOWN]:
-            lines.append(f"    {row['path'] if self.show_paths else row['recording']}  {_said(row)}")
+            lines.append(f"    {row['path'] if self.show_paths else row['recording']}  {_answer(row)}")
         if len(done) > SHOWN:
             lines.append(f"    ... and {len(done) - SHOWN:,} more")
         lines += failed_text(self.failures, len(self.recordings), self.show_paths)
@@ -101,28 +101,27 @@ def predict(
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.fast import packed
-    from cerebro_eeg.runs import inference, inputs
-    from cerebro_eeg.runs import prediction_files as written
-    from cerebro_eeg.runs.decisions import find_spans, limit_of
+    from cerebro_eeg.runs import decisions
+    from cerebro_eeg.runs import predict as runs_predict
     from cerebro_eeg.scores.tables import positive_of
     from cerebro_eeg.train.distributed import choose_device, choose_threads
 
     _check_out(out)
     if plot:
-        from cerebro_eeg.report.picture import check_picture
-        from cerebro_eeg.report.prediction_plot import Envelope, plot_prediction
+        from cerebro_eeg.report.figures import check_picture
+        from cerebro_eeg.report.recording import Envelope, plot_prediction
 
         check_picture(out / "picture.png")
     choose_threads(threads)
     chosen = choose_device(device)
-    given = inputs.find_inputs(files, key, out)
-    loaded = inference.load_model(model).to(chosen)
-    head = inference.check_head(loaded)
+    given = runs_predict.find_inputs(files, key, out)
+    loaded = runs_predict.load_model(model).to(chosen)
+    head = runs_predict.check_head(loaded)
     if annotations and head.task == "regression":
         raise ConfigError("--annotations needs classes, and this model predicts values; leave it out")
-    reader = inference.make_reader(loaded, stride=stride, handling=handling)
-    names = inference.names_of(head)
-    inputs.tell_map(map, given)
+    reader = runs_predict.make_reader(loaded, stride=stride, handling=handling)
+    names = runs_predict.output_names(head)
+    runs_predict.write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
     rows: dict[str, dict[str, Any]] = {}
@@ -130,53 +129,52 @@ def predict(
     def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
         envelope = Envelope() if plot else None
         watch = None if envelope is None else envelope.watch
-        found = inference.predict_recording(reader, one.path, tell=tell, watch=watch)
-        row = written.describe(one, found, show_paths)
-        spans = find_spans(found) if annotations else []
+        found = runs_predict.predict_recording(reader, one.path, progress=tell, watch=watch)
+        row = decisions.describe(one, found, show_paths)
+        spans = decisions.find_spans(found) if annotations else []
         if "bids" in annotations:
-            written.write_bids(out / f"{one.id}_events.tsv", spans)
+            decisions.write_bids(out / f"{one.id}_events.tsv", spans)
         if "edf" in annotations:
-            written.write_edf_annotations(out / f"{one.id}_annotations.edf", spans)
+            decisions.write_edf_annotations(out / f"{one.id}_annotations.edf", spans)
         if envelope is not None:
-            title = f"{one.name if show_paths else one.id}: {_said(row)}"
+            title = f"{one.name if show_paths else one.id}: {_answer(row)}"
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
         table.add(one, found)
         rows[one.id] = row
 
     try:
-        with packed(loaded), written.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
+        with packed(loaded), decisions.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
             failures = go_over(given, work, progress, show_paths=show_paths)
     finally:
         progress.end()
     for failure in failures:
-        rows[failure.input.id] = written.describe(failure.input, None, show_paths, failure.code, failure.reason)
+        rows[failure.input.id] = decisions.describe(failure.input, None, show_paths, failure.code, failure.reason)
     ordered = [rows[one.id] for one in given]
-    rate = reader.config.signal.sfreq
     about: dict[str, Any] = {
         "kind": head.task,
         "names": list(names),
         "positive": positive_of(head.task, names),
-        "threshold": limit_of(head.task, names, head.threshold),
+        "threshold": decisions.limit_of(head.task, names, head.threshold),
         "threshold_level": head.threshold_level,
-        "window_seconds": reader.samples / rate,
-        "stride_seconds": reader.stride / rate,
+        "window_seconds": reader.seconds,
+        "stride_seconds": reader.stride / reader.config.signal.sfreq,
         "preparation": reader.text(),
-        "notes": [*filter(None, [inference.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
+        "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
-    written.write_decisions(out, ordered, about, show_paths)
+    decisions.write_decisions(out, ordered, about, show_paths)
     return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
 
 
 def _check_out(out: Path) -> None:
-    """Refuse a folder with other people's files in it: a result must not hide among them."""
+    """Refuse a folder that holds other files, among which the results would be hard to find."""
     if out.exists() and not out.is_dir():
         raise ConfigError("--out names a file; give a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "decisions.json").exists():
         raise ConfigError("the folder --out is not empty and holds no predictions; give an empty or new one")
 
 
-def _said(row: dict[str, Any]) -> str:
-    """What the model says of one recording, in a few words; of two classes, with what the rule is about."""
+def _answer(row: dict[str, Any]) -> str:
+    """Return the answer for one recording in a few words; of two classes, the probability is that of the last."""
     windows = counted(row["windows"], "window")
     if row["decision"] is not None:
         about = list(row["mean"])[-1] if len(row["mean"]) == 2 else row["decision"]
@@ -201,7 +199,7 @@ def _notes(head: "HeadConfig", rows: list[dict[str, Any]], annotated: bool) -> l
 
 
 def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
-    """Where the threshold decides on something else than it was chosen over: its scores do not hold there."""
+    """Return a note where the threshold decides on another level than it was chosen on, so its scores do not hold."""
     if head.threshold is None:
         return ["the checkpoint has no threshold chosen on validation, so 0.5 decides"]
     if head.threshold_level == "window":

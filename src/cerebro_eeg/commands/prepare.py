@@ -1,23 +1,31 @@
-"""``cerebro-eeg prepare``: the recordings of a corpus into a store, with what it will take said before it starts."""
+"""``cerebro-eeg prepare``: the recordings of a corpus into a store; disk and time are estimated before it starts."""
 
+import contextlib
 import os
+import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cerebro_eeg.commands.info_store_text import quality_words
+from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.progress import counted
+from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 
 if TYPE_CHECKING:
+    from cerebro_eeg.data.reading.recording import ChannelPolicy
     from cerebro_eeg.data.storing.prepare import Prepared
+    from cerebro_eeg.data.storing.recipe import Item, Recipe
+
+SPEED = 7e6  # stored values per second and core: the open-EEG pack, 326 million values, took 24 s with 2 workers
+PROBES = 5  # recordings that are opened to estimate disk and time
 
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """What the store holds now, and what was left out."""
+    """What the store holds now, and which sources were skipped."""
 
     dataset: str
     part: str
@@ -25,7 +33,7 @@ class PrepareResult:
     done: int
     """Recordings that this run stored or skipped."""
     show_paths: bool
-    """Whether skipped sources may be named; a name may say who was recorded."""
+    """Whether skipped sources may be named; a name may reveal who was recorded."""
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -34,7 +42,7 @@ class PrepareResult:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Reason by name of a skipped source, where these may be shown."""
+        """Reason by name of a skipped source; empty unless names may be shown."""
         return {name: self.found.skipped[id] for id, name in self.found.sources.items()} if self.show_paths else {}
 
     @property
@@ -185,16 +193,15 @@ def prepare(
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
     """
-    from cerebro_eeg.commands.prepare_report import PrepareReport
     from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
-    from cerebro_eeg.data.storing.job import Choices
+    from cerebro_eeg.data.storing.job import PrepareChoices
 
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
         raise ConfigError(f"mains is {mains:g}; expected a frequency in Hz, such as 50 or 60")
-    choices = Choices(
+    choices = PrepareChoices(
         mains=mains,
         quality=quality,
         reference=reference,
@@ -219,7 +226,7 @@ def prepare(
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
     count = _read_workers(workers)
-    report = PrepareReport(recipe, None if dask else count)
+    report = PrepareProgress(recipe, None if dask else count)
     try:
         found = preparation.prepare(
             recipe,
@@ -251,3 +258,101 @@ def _read_part(text: str) -> tuple[int, int]:
     if not slash or not first.isdecimal() or not second.isdecimal():
         raise ConfigError(f"part is {text!r}; expected k/n, such as 3/100")
     return int(first), int(second)
+
+
+# Lines on stderr
+
+
+class PrepareProgress:
+    """Prints what there is to do, the disk and time it will take, and how far it is.
+
+    ``workers`` is None on a cluster, whose size is unknown.
+    """
+
+    def __init__(self, recipe: "Recipe", workers: int | None) -> None:
+        self._recipe, self._workers = recipe, workers
+        self._line = Progress()
+        self._start = time.monotonic()
+        self.done = 0
+
+    def comparing(self, count: int, size: int) -> None:
+        """Print that sources with a new date are read again, to compare them with what is stored."""
+        self._line.say(
+            f"{counted(count, 'stored recording')} {'has' if count == 1 else 'have'} a source that was copied or "
+            f"touched since; reading {in_bytes(size)} to see whether it is the same"
+        )
+
+    def before(self, items: "Sequence[Item]", done_before: int) -> None:
+        """Print what there is to do."""
+        name, say = self._recipe.name, self._line.say
+        if self._recipe.one_corpus and not self._recipe.tried_on_real_files:
+            say(f"{name} was never run on the real corpus, only on files made after its description")
+        size = sum(item.size for item in items)
+        say(
+            f"{name} ({self._recipe.about}): {counted(len(items), 'recording')} to prepare, {in_bytes(size)}; "
+            f"{done_before:,} done before"
+        )
+        for line in _say_positive(self._recipe):
+            say(line)
+        units = {task: found.split_unit or self._recipe.split_unit for task, found in self._recipe.tasks.items()}
+        for unit in sorted(set(units.values()) - {"subject"}):
+            tasks = ", ".join(task for task in units if units[task] == unit)
+            say(f"splits of {tasks} are disjoint by {unit}, not by subject")
+        if items:
+            say(_estimate(items, self._recipe, self._workers))
+        self._start = time.monotonic()
+
+    def progress(self, done: int, total: int, bytes_done: int, bytes_total: int) -> None:
+        """Print how far it is."""
+        self.done = done
+        if not self._line.due() and done < total:
+            return
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        self._line.show(
+            f"{done:,}/{total:,} recordings, {in_bytes(bytes_done)} of {in_bytes(bytes_total)}, "
+            f"{in_bytes(bytes_done / seconds)}/s, {time_left(bytes_done, bytes_total, seconds)} left"
+        )
+
+    def end(self) -> None:
+        self._line.end()
+
+
+def _say_positive(recipe: "Recipe") -> Iterator[str]:
+    """Name the positive class of each task with two classes, so that users know it before they see a result."""
+    for name, task in recipe.tasks.items():
+        if task.kind == "classification" and len(task.names) == 2:
+            other = f" (choose another with {recipe.positive_by})" if recipe.positive_by else ""
+            yield f"classes of {name}: {', '.join(task.names)}; positive: {task.names[-1]}{other}"
+
+
+def _estimate(items: "Sequence[Item]", recipe: "Recipe", workers: int | None) -> str:
+    """Estimate disk and time: open a few recordings of all sizes, and scale what they need by the bytes of all."""
+    from cerebro_eeg.data.storing.workers import in_own_process
+
+    ordered = sorted(items, key=lambda item: item.size)
+    places = sorted({(2 * step + 1) * len(ordered) // (2 * PROBES) for step in range(PROBES)})
+    probes = [ordered[place] for place in places]
+    # A broken file can crash the process that opens it, which must not be this one.
+    found = _probe(probes, recipe.policy) if workers == 0 else in_own_process(_probe, probes, recipe.policy)
+    opened, probed, seconds = found or (0, 0, 0.0)
+    if not probed:
+        return f"disk and time cannot be estimated: none of the {len(places)} tried can be read"
+    total = seconds * recipe.signal.sfreq * sum(item.size for item in items) / probed
+    processes = f"{workers} processes" if workers and workers > 1 else "1 process"
+    return (
+        f"about {in_bytes(2 * total)} of disk and {in_time(total / SPEED / max(1, workers or 1))} with {processes} "
+        f"(from {opened} of the recordings, by size; 2 bytes a value at "
+        f"{recipe.signal.sfreq:g} Hz, {SPEED / 1e6:g} million values a second and core)"
+    )
+
+
+def _probe(items: "Sequence[Item]", policy: "ChannelPolicy") -> tuple[int, int, float]:
+    """Return how many of them can be opened, their bytes, and the seconds of all their channels."""
+    opened, size, seconds = 0, 0, 0.0
+    for item in items:
+        with warnings.catch_warnings(), contextlib.suppress(Exception):  # a bad file is skipped later, with its reason
+            warnings.simplefilter("ignore")
+            recording = item.open(policy)
+            seconds += len(recording.match.channels) * recording.seconds
+            opened, size = opened + 1, size + item.size
+    return opened, size, seconds

@@ -1,50 +1,15 @@
 """``cerebro-eeg pretrain``: learn from unlabelled EEG by reconstructing masked patches."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from cerebro_eeg.commands.step_line import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, write_page
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.progress import Progress, in_time
+from cerebro_eeg.progress import Progress
+from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose
-
-
-@dataclass(frozen=True)
-class PretrainResult:
-    """What came of a pre-training run."""
-
-    folder: str
-    steps: int
-    epochs: float
-    windows: int
-    batch_size: int
-    loss: float
-    validation: dict[str, float]
-    sha256: str
-    seconds: float
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    def text(self) -> str:
-        lines = [
-            f"pre-trained in {self.folder}",
-            f"  steps       {self.steps:,} of {self.batch_size:,} windows: {self.epochs:.2f} epochs",
-            f"  loss        {self.loss:.4f} in the last step",
-        ]
-        if self.validation:
-            masked = self.validation["validation_masked"]
-            lines.append(
-                f"  validation  masked error {masked:.4f} of the variance, on windows that were not trained on"
-            )
-        lines += [
-            f"  weights     model.safetensors, SHA-256 {self.sha256[:16]}...",
-            "  to look at  report.html" if (Path(self.folder) / "report.html").exists() else "",
-            f"  time        {in_time(self.seconds)}",
-        ]
-        return "\n".join(line for line in lines if line)
 
 
 def pretrain(
@@ -107,46 +72,38 @@ def pretrain(
         set: Any other field, as name=value: model.depth=6 pretrain.weight_decay=0.1.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.run_report import report_pretrain
+    from cerebro_eeg.report.pretrain import report_pretrain
     from cerebro_eeg.runs import pretrain as runs
     from cerebro_eeg.train.distributed import choose_device
 
     if not stores:
         raise ConfigError("no store was given; expected at least one folder that prepare made")
-    flags = {
+    flags: dict[str, Any] = {
         "model.attention": attention,
         "model.patches.kind": patches,
         "objective.style": style,
         "pretrain.stop_epoch": epochs,
-        "pretrain.max_epochs": epochs and max(epochs, choose(preset, config, {}, ()).pretrain.max_epochs),
-        "pretrain.warmup_epochs": epochs
-        and min(choose(preset, config, {}, ()).pretrain.warmup_epochs, max(1, epochs // 2)),
         "pretrain.batch_size": batch_size,
         "pretrain.peak_lr": lr,
     }
-    theirs = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
-    if from_ is not None and theirs:
+    if epochs:
+        table = choose(preset, config, {}, ()).pretrain
+        flags["pretrain.max_epochs"] = max(epochs, table.max_epochs)
+        flags["pretrain.warmup_epochs"] = min(table.warmup_epochs, max(1, epochs // 2))
+    refused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
+    if from_ is not None and refused:
         raise ConfigError(
-            f"{', '.join(theirs)} cannot be changed with --from: model and objective are the checkpoint's; leave it out"
+            f"{', '.join(refused)} cannot be changed with --from: model and objective are the checkpoint's; leave it "
+            "out"
         )
     chosen = choose(preset, config, flags, set)
-    choices = runs.Choices(seed, seconds, stride, weights or None, without, steps, paper, rate)
+    options = runs.PretrainOptions(seed, seconds, stride, weights or None, without, steps, paper, rate)
     progress, began = Progress(), time.monotonic()
     line = StepLine(progress)
     try:
-        found = runs.pretrain(list(stores), out, chosen, choices, engine, from_, say=progress.say, tell=line.tell)
-        if found.first:
+        result = runs.pretrain(list(stores), out, chosen, options, engine, from_, say=progress.say, tell=line.tell)
+        if result.first:
             write_page(lambda: report_pretrain(out, list(stores), choose_device(engine.device)), progress)
     finally:
         progress.end()
-    return PretrainResult(
-        str(found.folder),
-        found.steps,
-        found.epochs,
-        found.windows,
-        found.batch_size,
-        found.loss,
-        found.validation,
-        found.sha256,
-        time.monotonic() - began,
-    )
+    return replace(result, seconds=time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""``cerebro-eeg simulate``: EEG with known truth as EDF+ files with labels, to try everything else with."""
+"""``cerebro-eeg simulate``: EDF+ files of simulated EEG with labels and known sources, to try all other verbs on."""
 
 import sys
 import time
@@ -15,12 +15,12 @@ _Key = TypeVar("_Key", str, int)
 
 @dataclass(frozen=True)
 class SimulateResult:
-    """What was written."""
+    """The recordings that were written."""
 
     recordings: int
     subjects: int
     seconds: int
-    """Of each recording."""
+    """Length of each recording."""
     montages: dict[str, int]
     """Recordings by montage."""
     rates: dict[int, int]
@@ -122,7 +122,7 @@ def _count(values: Iterable[_Key]) -> dict[_Key, int]:
 
 
 class _Progress:
-    """How far it is, on stderr: one line that changes, or in a log one every few seconds."""
+    """Prints how far it is on stderr: one line that changes or, in a log, a new line every few seconds."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()

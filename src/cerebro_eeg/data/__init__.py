@@ -1,1 +1,1 @@
-"""From EEG files to a store of windows. NumPy, SciPy and MNE; knows no network and no torch but the Batch."""
+"""From EEG files to a store and to batches of windows. Uses NumPy, SciPy and MNE, and of torch only for ``Batch``."""

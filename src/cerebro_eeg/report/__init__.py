@@ -1,1 +1,1 @@
-"""Pictures of stores and recordings. They show numbers and channel names, never a path, a date or a text of a file."""
+"""Reports and pictures of runs, stores and recordings. They show no path, no date and no free text of a file."""

@@ -1,19 +1,24 @@
 """Page: one HTML file that needs nothing but itself: pictures inside it, no scripts, no address that it loads from.
 
-Everything that is put on it as text is escaped here, whoever wrote it.
+All text is escaped here, whatever its origin. The last part of every report, ``provenance``, is here as well: data,
+settings, versions, and the command that would repeat the run.
 """
 
 import base64
 import html
 import importlib.util
+import json
 import re
+import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.report.picture import drawing
+from cerebro_eeg.config import Training
+from cerebro_eeg.errors import CheckpointError, ConfigError
+from cerebro_eeg.model.checkpoint import read_header
+from cerebro_eeg.report.figures import drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,12 +50,12 @@ pre { background: var(--wash); padding: .7rem; overflow-x: auto; font-size: .8re
 summary { cursor: pointer; padding: .3rem 0; }
 @media print { figure, .table, .facts { break-inside: avoid; } }
 """
-# Even a slip could then load nothing.
+# With this policy the page can load nothing, even by mistake.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def check_packages(*needed: str) -> None:
-    """Refuse before any work is done for a page that cannot be drawn here."""
+    """Raise before any work is done if a package that the page needs is missing."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -59,7 +64,7 @@ def check_packages(*needed: str) -> None:
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """The whole file; the parts are HTML that the functions below made."""
+    """Return the whole file; the parts are HTML made by the functions below."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -71,7 +76,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def escape(text: object) -> str:
-    """Text as it is, whatever it holds."""
+    """Return text as HTML that shows it unchanged."""
     return html.escape(str(text), quote=True)
 
 
@@ -89,13 +94,13 @@ def paragraph(text: str, soft: bool = False) -> str:
 
 
 def facts(found: Sequence[tuple[str, str]]) -> str:
-    """Numbers to see first, each with what it is."""
+    """Return the most important numbers as boxes, each with its words."""
     inside = "".join(f"<div><b>{escape(number)}</b><span>{escape(words)}</span></div>" for number, words in found)
     return f'<div class="facts">{inside}</div>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[int | None] = ()) -> str:
-    """Cells of text, under a head or none; ``best`` is the column to stress in each row, if any."""
+    """Return a table of text; ``head`` may be empty, and ``best`` is the column to stress in each row, if any."""
     marks = list(best) or [None] * len(rows)
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"] if head else []
     for row, mark in zip(rows, marks, strict=True):
@@ -109,7 +114,7 @@ def _cell(text: str, best: bool) -> str:
 
 
 def folded(title: str, inside: str) -> str:
-    """What few will read, one click away."""
+    """Return HTML that shows its content only after a click."""
     return f"<details><summary>{escape(title)}</summary>{inside}</details>"
 
 
@@ -120,7 +125,7 @@ def preformatted(text: str) -> str:
 def figure(
     draw: Callable[["Figure"], None], width: float, height: float, words: str, caption: str = "", wide: bool = True
 ) -> str:
-    """A drawing (inches) as an image inside the page; ``words`` say what it shows to whom cannot see it."""
+    """Return a drawing (size in inches) as an image inside the page; ``words`` are its description as text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "picture.svg")
         with drawing(path, width, height) as canvas:
@@ -133,6 +138,81 @@ def figure(
 
 
 def _slim(svg: bytes) -> bytes:
-    """Without the lines that name other files, and with coordinates no finer than a screen shows."""
+    """Remove lines that name other files, and digits of coordinates that no screen shows."""
     svg = re.sub(rb"<metadata>.*?</metadata>", b"", svg[svg.index(b"<svg") :], flags=re.DOTALL)
     return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"(\.\d\d)\d+", rb"\1", path[0]), svg)
+
+
+# Where a result comes from
+
+
+def provenance(run: Mapping[str, Any], weights: Path | None) -> list[str]:
+    """Return the last part of a report, from ``run.json`` and the training record of the weights."""
+    settings = run["settings"]
+    stores: Sequence[Mapping[str, str]] = settings.get("stores") or [settings["store"]]
+    rows = [[str(store["dataset"]), str(store["sha256"])] for store in stores]
+    parts = [
+        heading("Where it comes from"),
+        subheading("Data"),
+        table(["data set", "SHA-256 of the store"], rows),
+        subheading("To do it again"),
+        preformatted(command(run)),
+        folded("config.json", preformatted(json.dumps(_config_parts(settings), indent=2))),
+        subheading("Versions"),
+        table([], [[str(name), str(version)] for name, version in run["versions"].items()]),
+        folded("How it was carried out", preformatted(json.dumps(run["engine"], indent=2))),
+        folded("run.json, all of it", preformatted(json.dumps(run, indent=2))),
+    ]
+    training = read_training(weights)
+    return parts + (_training_record(training) if training is not None else [])
+
+
+def command(run: Mapping[str, Any]) -> str:
+    """Return a command with these settings; readers put in their own names of stores and folders."""
+    settings, verb = run["settings"], run["verb"]
+    choices = dict(settings["choices"])
+    stores = settings.get("stores") or [settings["store"]]
+    words = ["cerebro-eeg", verb, *(f"{store['dataset']}-store" for store in stores), "--out", "my-run"]
+    words += ["--config", "config.json"]
+    if verb == "finetune":
+        words += ["--task", choices.pop("task")]
+        words += ["--from", "none" if settings["from"] is None else "checkpoint.safetensors"]
+        seeds = choices.pop("seeds")
+        choices.update(seeds=len(seeds), seed=min(seeds))
+    else:
+        words += [] if settings["from"] is None else ["--from", "checkpoint.safetensors"]
+        choices["paper"] = True  # the batch size in config.json has been fitted already
+    for name, value in choices.items():
+        if value is None or value is False or value in ([], "error"):  # these are defaults
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words += [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return shlex.join(words)
+
+
+def _config_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("model", "objective", "pretrain", "finetune")
+    return {name: settings[name] for name in names if settings.get(name) is not None}
+
+
+def read_training(weights: Path | None) -> Training | None:
+    """Return the training record of the weights; None if they are missing or of another release."""
+    try:
+        return None if weights is None else read_header(weights).training
+    except CheckpointError:
+        return None
+
+
+def _training_record(training: Training) -> list[str]:
+    data = [[one.name, f"{one.windows:,}", f"{one.hours:,.2f}", one.sha256] for one in training.data]
+    electrodes = sorted(training.electrode_windows.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        subheading("What the weights have seen"),
+        paragraph(f"{training.steps:,} steps, {training.windows:,} windows, repetitions counted."),
+        table(["data set", "windows", "hours", "SHA-256"], data) if data else "",
+        folded(
+            f"Windows of each of {len(electrodes):,} electrodes",
+            table(["electrode", "windows"], [[name, f"{count:,}"] for name, count in electrodes]),
+        ),
+    ]

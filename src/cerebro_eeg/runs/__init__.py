@@ -1,1 +1,1 @@
-"""Runs: what joins model, data and engine. A run is a folder: its settings, state, metrics, weights and report."""
+"""Runs join model, data and training. A run is a folder with its settings, state, metrics, weights and report."""

@@ -1,48 +1,69 @@
-"""Decisions: what a model says of a recording, from what it says of its windows.
+"""Decisions: the answer for a whole recording, made of the answers for its windows, and the files that hold both.
 
-Two classes: the last one from a mean probability of ``threshold`` on, which was chosen on validation. More: the most
-probable one in the mean. Regression: mean and standard deviation over the windows. No torch.
+Two classes: the recording gets the last class if its mean probability reaches ``threshold``, chosen on validation.
+More classes: the recording gets the class with the highest mean probability. Regression: mean and standard deviation
+over the windows.
+
+EDF+ annotations lie in a file of their own, without signals, as the specification of EDF+ allows (Kemp and Olivan,
+"European data format 'plus' (EDF+)", Clin. Neurophysiol. 114 (2003) 1755; https://www.edfplus.info/specs/edfplus.html).
+The recording itself is not touched, and neither its date nor its names are copied. BIDS events have the columns onset,
+duration and trial_type of https://bids-specification.readthedocs.io (Events), and the mean probability.
 """
 
+import contextlib
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.scores.operating import decide
+from cerebro_eeg.files import replacing, write_text
+from cerebro_eeg.scores.classification import decide
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.predict import Input
 
 HALF = 0.5
-"""The threshold where none was chosen."""
+"""The threshold when none was chosen."""
+_EVENT_COLUMNS = {
+    "onset": {"Description": "Start of the span, from the start of the recording", "Units": "s"},
+    "duration": {"Description": "Length of the span", "Units": "s"},
+    "trial_type": {"Description": "Class that the model predicts for consecutive windows"},
+    "probability": {"Description": "Mean probability of that class over the windows"},
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of the windows of one recording. Arrays have one entry a window, by their starts."""
+    """The answers of a model for the windows of one recording. Arrays have one entry per window, ordered by start."""
 
     kind: Literal["classification", "regression"]
     names: tuple[str, ...]
     """Classes in order, or names of the targets."""
     threshold: float | None
-    """Of the last of two classes; None where none was chosen."""
+    """Probability from which the last of two classes is chosen; None when none was chosen on validation."""
     output: NDArray[np.float32]
     """(windows, names): probabilities, or values."""
     start: NDArray[np.float64]
     """Seconds from the start of the recording."""
     seconds: float
-    """Of a window."""
+    """Length of a window."""
     stretch: NDArray[np.int64]
-    """Number of the stretch without a gap that each lies in."""
+    """Number of the stretch (time without a gap) that each window lies in."""
     short: NDArray[np.bool_]
-    """Of a stretch shorter than the filter: less trustworthy."""
+    """Whether that stretch is shorter than the filter, which makes the answer less trustworthy."""
     end: float
     """Seconds from the start of the recording to its last sample."""
     channels: tuple[str, ...]
-    """That the model was given."""
+    """Channels that the model was given."""
     faults: tuple[str, ...]
-    """What is wrong with the file or some of its channels."""
+    """Faults of the file or of some of its channels."""
     plan: str
-    """How it was filtered."""
+    """How the recording was filtered."""
 
     @property
     def stop(self) -> NDArray[np.float64]:
@@ -56,7 +77,7 @@ class Prediction:
 
     @property
     def decision(self) -> "Decision":
-        """What is said of the recording as a whole."""
+        """The answer for the recording as a whole."""
         mean = self.output.mean(0, dtype=np.float64)
         spread = self.output.std(0, dtype=np.float64)
         answer = None
@@ -72,7 +93,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is said of a recording."""
+    """The answer for a whole recording."""
 
     answer: str | None
     """The class; None for a regression."""
@@ -85,9 +106,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds of a recording that the model calls by one class."""
+    """A part of a recording whose windows all get the same class."""
 
     onset: float
+    """Seconds from the start of the recording."""
     duration: float
     name: str
     probability: float
@@ -95,14 +117,14 @@ class Span:
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities."""
+    """Turn logits into probabilities."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     result: NDArray[np.float32] = (shifted / shifted.sum(1, keepdims=True)).astype(np.float32)
     return result
 
 
 def find_spans(prediction: Prediction) -> list[Span]:
-    """Consecutive windows of one class as one span. Where windows overlap, each speaks until the next one begins."""
+    """Join consecutive windows of one class into spans; where windows overlap, each counts until the next begins."""
     start, stop, stretch = prediction.start, prediction.stop.copy(), prediction.stretch
     follows = stretch[1:] == stretch[:-1]
     stop[:-1] = np.where(follows, np.minimum(stop[:-1], start[1:]), stop[:-1])
@@ -124,7 +146,7 @@ def find_spans(prediction: Prediction) -> list[Span]:
 
 
 def limit_of(kind: str, names: tuple[str, ...], threshold: float | None) -> float | None:
-    """The probability that decides; None where there are not two classes."""
+    """Return the probability that decides between two classes; None for any other task."""
     if kind != "classification" or len(names) != 2:
         return None
     return HALF if threshold is None else threshold
@@ -134,3 +156,98 @@ def _choose(probability: NDArray[np.float64], threshold: float | None) -> NDArra
     if probability.shape[1] == 2:
         return decide(probability, HALF if threshold is None else threshold)
     return probability.argmax(1)
+
+
+# The files that predict writes
+
+
+class WindowTable:
+    """``predictions.csv``: one row per window, written while the recordings are computed."""
+
+    def __init__(self, file: TextIO, names: Sequence[str], kind: str, show_paths: bool) -> None:
+        self._writer, self._show = csv.writer(file, lineterminator="\n"), show_paths
+        paths = ["path"] if show_paths else []
+        self._writer.writerow(["recording", *paths, "start", "stop", *(_column(kind, name) for name in names)])
+
+    def add(self, input: "Input", prediction: Prediction) -> None:
+        """Write the windows of one recording."""
+        first = [input.id, input.name] if self._show else [input.id]
+        for start, stop, values in zip(prediction.start, prediction.stop, prediction.output, strict=True):
+            self._writer.writerow([*first, f"{start:.6f}", f"{stop:.6f}", *map(str, values)])
+
+
+@contextlib.contextmanager
+def window_table(path: Path, names: Sequence[str], kind: str, show_paths: bool) -> Iterator[WindowTable]:
+    """Yield a table that appears at ``path`` when the block ends without an error."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        yield WindowTable(file, names, kind, show_paths)
+
+
+def describe(
+    given: "Input", found: Prediction | None, show_paths: bool, code: str = "", problem: str = ""
+) -> dict[str, Any]:
+    """Return one recording as JSON: its decision, or why it has none (``code`` is one word, ``problem`` a line)."""
+    decided = None if found is None else found.decision
+    return {
+        "number": given.number,
+        "recording": given.id,
+        **({"path": given.name} if show_paths else {}),
+        "decision": None if decided is None else decided.answer,
+        "mean": None if decided is None else decided.mean,
+        "spread": None if decided is None else decided.spread,
+        "windows": 0 if decided is None else decided.windows,
+        "windows_short": 0 if found is None else int(found.short.sum()),
+        "seconds": 0.0 if found is None else round(found.end, 6),
+        "channels": [] if found is None else list(found.channels),
+        "faults": [] if found is None else list(found.faults),
+        "filters": None if found is None else found.plan,
+        "code": code,
+        "problem": problem,
+    }
+
+
+def write_decisions(folder: Path, rows: Sequence[dict[str, Any]], about: Mapping[str, Any], show_paths: bool) -> None:
+    """Write ``decisions.csv`` and ``decisions.json``: one row per recording that was asked for, in that order."""
+    write_text(folder / "decisions.json", json.dumps({**about, "recordings": rows}, indent=2, allow_nan=False) + "\n")
+    names, paths = about["names"], ["path"] if show_paths else []
+    titles = [_column(about["kind"], name) for name in names]
+    with replacing(folder / "decisions.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        head = ["recording", *paths, "decision", "windows", "seconds", *(f"mean {title}" for title in titles)]
+        writer.writerow([*head, *(f"std {title}" for title in titles), "channels", "faults", "code", "problem"])
+        for row in rows:
+            mean, spread = row["mean"] or {}, row["spread"] or {}
+            values = [row["recording"], *(row[name] for name in paths), row["decision"] or "", row["windows"]]
+            values += [
+                row["seconds"],
+                *(mean.get(name, "") for name in names),
+                *(spread.get(name, "") for name in names),
+            ]
+            writer.writerow([*values, len(row["channels"]), " ".join(row["faults"]), row["code"], row["problem"]])
+
+
+def write_bids(path: Path, spans: Sequence[Span]) -> None:
+    """Write ``*_events.tsv``, and beside it the JSON file that describes its columns."""
+    rows = ["\t".join(_EVENT_COLUMNS)]
+    for span in spans:
+        name = " ".join(span.name.split())  # a tab or a line feed would start another column or row
+        rows.append(f"{span.onset:.6f}\t{span.duration:.6f}\t{name}\t{span.probability:.6f}")
+    write_text(path, "\n".join(rows) + "\n")
+    write_text(path.with_suffix(".json"), json.dumps(_EVENT_COLUMNS, indent=2) + "\n")
+
+
+def write_edf_annotations(path: Path, spans: Sequence[Span]) -> None:
+    """Write an EDF+ file with the spans as annotations and no signal."""
+    from cerebro_eeg.data.reading.edf_writer import write_annotations
+    from cerebro_eeg.data.reading.recording import Event
+
+    words = ["".join(c if c.isprintable() else " " for c in span.name).split() for span in spans]
+    write_annotations(
+        path,
+        [Event(span.onset, span.duration, " ".join(text)) for span, text in zip(spans, words, strict=True)],
+    )
+
+
+def _column(kind: str, name: str) -> str:
+    """Return the title of the column of a class or target."""
+    return f"{'probability' if kind == 'classification' else 'value'} {name}"

@@ -1,7 +1,14 @@
-"""Finetune: trainings of a labelled task, one for each seed and fold, each in a folder of its own."""
+"""Finetune: train a labelled task, once for each seed and fold, each in a folder of its own.
+
+``finetune`` trains by gradient steps, or fits a linear probe on frozen features. ``LabelTask`` gives the training loop
+the micro-batches and their losses, with the paper's augmentation, label smoothing and drop path.
+
+Legend: **B** windows, **R** rows, **T** samples, **K** outputs.
+"""
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,114 +16,111 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from cerebro_eeg.config import HeadConfig, Preset
-from cerebro_eeg.data.batching.loader import Loader
-from cerebro_eeg.data.batching.order import Order
-from cerebro_eeg.data.batching.window_labels import Labels
+from cerebro_eeg.batch import Batch, onto
+from cerebro_eeg.config import FinetuneConfig, HeadConfig, Preset
+from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
+from cerebro_eeg.data.batching.order import Order, Step
+from cerebro_eeg.data.batching.window_labels import LabelRule
+from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.runs import engine as engines
-from cerebro_eeg.runs.electrodes import Electrodes, electrodes_of, untrained_electrodes
-from cerebro_eeg.runs.finetuning import LabelTask, scaling_of
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.predicting import features, predict_windows, to_predictions
-from cerebro_eeg.runs.probing import fit_probe, one_for_all, seeds_that_differ
-from cerebro_eeg.runs.seen import record, unknown_overlap
+from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
+from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
 from cerebro_eeg.runs.settings import Engine, Untrained
-from cerebro_eeg.runs.sources import check_signal, signal_of
-from cerebro_eeg.runs.splitting import Cut, Split, find_splits, read_cut
-from cerebro_eeg.runs.training import Plan, Say, Tell, begin, carry_out, fit_batch, gathered, plan_length, together
+from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
+from cerebro_eeg.runs.training import (
+    Say,
+    Tell,
+    TrainingPlan,
+    begin_folder,
+    begin_run,
+    choose_arithmetic,
+    fit_batch,
+    gathered,
+    plan_length,
+    training_processes,
+    training_steps,
+)
+from cerebro_eeg.runs.windows import (
+    Electrodes,
+    LabelledTask,
+    Split,
+    check_signal,
+    electrodes_of,
+    find_splits,
+    name_windows,
+    note_seen,
+    read_alone,
+    read_steps,
+    read_task,
+    signal_of,
+    training_record,
+    unknown_overlap,
+    untrained_electrodes,
+)
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, threshold_level
-from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World, at_rest, put
-from cerebro_eeg.train.optim import group
+from cerebro_eeg.scores.tables import positive_of
+from cerebro_eeg.train import loop, random_numbers
+from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
+from cerebro_eeg.train.optim import group_parameters
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a fine-tuning is besides the configs of its preset."""
+class FinetuneOptions:
+    """The flags of ``finetune`` that change what is learned, beside the preset; ``commands/finetune.py`` explains them.
+
+    ``run.json`` keeps them, and a resumed run must have the same.
+    """
 
     task: str
     seeds: tuple[int, ...] = (0,)
     folds: int | None = None
-    """None: the task's own splits."""
     freeze: bool = False
-    """Linear probing."""
     solver: Literal["exact", "adamw"] = "exact"
-    """Of the probe: scikit-learn's, or gradient steps as in the paper."""
     balanced: bool = False
-    """All classes weigh the same."""
     seconds: float | None = None
     stride: float | None = None
-    labels: Labels | None = None
+    labels: LabelRule | None = None
     patience: int = 10
-    """Epochs without a better validation score after which training stops."""
     steps: int | None = None
-    """Instead of epochs."""
     paper: bool = False
     rate: Literal["error", "as_is"] = "error"
     untrained: Untrained = "error"
-    """For a frozen encoder: electrodes that its weights never saw."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """One training: of a seed, and a fold where there are folds."""
-
-    folder: Path
-    fold: str
-    seed: int
-    steps: int
-    metric: str
-    """What validation was judged by."""
-    validation: float | None
-    """The best score; none without validation data."""
-    threshold: float | None
-
-
-@dataclass(frozen=True)
-class Finetuned:
-    """What came of all of them."""
-
-    folder: Path
-    unit: str
-    trained: tuple[Trained, ...]
-    first: bool = True
-    """Whether this process speaks for all."""
-    one_for_all: str | None = None
-    """That one training stands for several seeds, in words."""
 
 
 def finetune(
     store_folder: Path,
     out: Path,
     preset: Preset,
-    choices: Choices,
+    options: FinetuneOptions,
     engine: Engine,
     start: Path | None = None,
     *,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
-) -> Finetuned:
-    """Train for every seed that matters and every fold, from the weights of ``start``, or from new ones (None)."""
-    folder = RunFolder(out)
-    with together(folder, engine, say, tell) as (world, say, tell):
+) -> FinetuneResult:
+    """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
+    began, folder = time.monotonic(), RunFolder(out)
+    with training_processes(folder, engine, say, tell) as (processes, say, tell):
         store = Store(store_folder)
-        cut = read_cut(store, choices.task, choices.seconds, choices.stride, choices.labels)
-        splits = list(find_splits(store, cut, choices.folds))
-        whole = _Whole(world, store, store.hash(), cut, preset, choices, engine, start)
-        settings = whole.settings(splits)
-        if world.first:
-            begin(folder, "finetune", settings, {"processes": world.size}, say)
-        world.wait()
-        say(f"{choices.task}: {cut.kind}, {', '.join(cut.names)}; no {splits[0].unit} is in two splits")
-        for line in filter(None, [one_for_all(settings), *_notes(start, whole.hash)]):
+        task = read_task(store, options.task, options.seconds, options.stride, options.labels)
+        splits = list(find_splits(store, task, options.folds))
+        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start)
+        settings = shared.settings(splits)
+        if processes.first:
+            begin_folder(folder, "finetune", settings, {"processes": processes.size}, say)
+        processes.barrier()
+        say(f"{options.task}: {task.kind}, {', '.join(task.names)}; no {splits[0].unit} is in two splits")
+        for line in filter(None, [one_for_all(settings), *_notes(start, shared.hash)]):
             say(f"note: {line}")
         trained, seeds = [], seeds_that_differ(settings)
         for split in splits:
@@ -124,12 +128,21 @@ def finetune(
                 inside = RunFolder(out / split.name / f"seed-{seed}")
                 if len(splits) * len(seeds) > 1:
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
-                trained.append(_train(whole, split, seed, inside, say, tell))
-        return Finetuned(out, splits[0].unit, tuple(trained), world.first, one_for_all(settings))
+                trained.append(_train(shared, split, seed, inside, say, tell))
+        return FinetuneResult(
+            str(out),
+            options.task,
+            splits[0].unit,
+            tuple(trained),
+            time.monotonic() - began,
+            positive_of(task.kind, task.names),
+            one_for_all(settings),
+            processes.first,
+        )
 
 
 def _notes(start: Path | None, hash: str) -> Iterator[str]:
-    """What a reader of the numbers should know."""
+    """Yield notes on subjects that may have been pre-trained on, for readers of the scores."""
     if start is None:
         return
     training = hub.load(start)[0].training
@@ -140,26 +153,28 @@ def _notes(start: Path | None, hash: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Whole:
-    """What all trainings share."""
+class _Shared:
+    """Everything that all trainings of one ``finetune`` share."""
 
-    world: World
+    processes: ProcessGroup
     store: Store
     hash: str
-    cut: Cut
+    """Hash of the store."""
+    task: LabelledTask
     preset: Preset
-    choices: Choices
+    options: FinetuneOptions
     engine: Engine
     start: Path | None
 
     def settings(self, splits: Sequence[Split]) -> dict[str, Any]:
+        """Return the settings of the run for ``run.json``."""
         start = None
         if self.start is not None:
             start = checkpoint.hash_tensors(hub.load(self.start)[1])
         return {
-            "task": dataclasses.asdict(self.cut),
+            "task": dataclasses.asdict(self.task),
             "unit": splits[0].unit,
-            "choices": to_dict(self.choices),
+            "choices": to_dict(self.options),
             "model": to_dict(self.preset.model) if self.start is None else None,
             "finetune": to_dict(self.preset.finetune),
             "from": start,
@@ -169,8 +184,8 @@ class _Whole:
 
 
 @dataclass(frozen=True)
-class _One:
-    """One of the trainings."""
+class _OneTraining:
+    """The model, windows and folder of one training."""
 
     model: Cerebro
     split: Split
@@ -179,208 +194,232 @@ class _One:
     seed: int
 
 
-def _train(whole: _Whole, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> Trained:
-    """One training, or what came of it where it is done."""
-    done = folder.path / "finished.json"
-    if done.exists():
-        if whole.world.first:
-            _tidy(folder)
+def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:
+    """Train one seed and fold, or return the result of a training that is finished."""
+    if (folder.path / "finished.json").exists():
+        if shared.processes.first:
+            _remove_unfinished(folder)
         return _read_finished(folder, split.name, seed)
-    model = _model(whole, seed, split)
-    for line in check_signal([whole.store], model.config, whole.choices.rate):
+    model = _make_model(shared, seed, split)
+    for line in check_signal([shared.store], model.config, shared.options.rate):
         say(f"note: {line}")
-    one = _One(model, split, folder, _electrodes(whole, model, split, say), seed)
-    if whole.choices.freeze and whole.choices.solver == "exact":
-        steps = _probe(whole, one, say)
+    one = _OneTraining(model, split, folder, _choose_electrodes(shared, model, split, say), seed)
+    if shared.options.freeze and shared.options.solver == "exact":
+        _train_probe(shared, one, say)
+        steps = 0
     else:
-        steps = _fit(whole, one, say, tell)
-    return _finish(whole, one, steps)
+        steps = _train_by_steps(shared, one, say, tell)
+    return _finish(shared, one, steps)
 
 
-def _probe(whole: _Whole, one: _One, say: Say) -> int:
-    """Fit the head by scikit-learn on frozen features, and write it into the model."""
-    world, model, split, folder = whole.world, one.model, one.split, one.folder
-    if world.first:
-        begin(folder, "probe", {"seed": one.seed, "fold": split.name}, {"processes": world.size}, say)
-    model.to(world.device)
+def _make_model(shared: _Shared, seed: int, split: Split) -> Cerebro:
+    """Return the checkpoint's encoder, or a new one, with a new head; for a seed the same on every process."""
+    names = split.train.names
+    as_is = shared.options.rate == "as_is"
+    kind: Literal["classification", "regression"] = (
+        "regression" if shared.task.kind == "regression" else "classification"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if shared.start is None:
+            config = dataclasses.replace(shared.preset.model, signal=signal_of(shared.store))
+            model = Cerebro(len(names), config=config, task=kind, n_times=split.train.samples)
+        else:
+            model = Cerebro.from_pretrained(
+                shared.start,
+                len(names),
+                task=kind,
+                n_times=split.train.samples,
+                sfreq=split.train.sfreq if as_is else None,
+                rate="as_is" if as_is else "error",
+            )
+        model.head = HeadConfig(len(names), kind)
+        model.reset_head(len(names), names)
+    if shared.options.freeze:
+        model.freeze()
+    return model
+
+
+def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) -> Electrodes | None:
+    """Return how channels are read: a frozen encoder needs a policy for electrodes that were never trained.
+
+    Full fine-tuning trains their rows and needs none.
+    """
+    if shared.start is None:
+        return None
+    parts = [part for part in (split.train, split.validation) if part is not None]
+    trained = model.training_record.electrode_windows
+    if shared.options.freeze:
+        return electrodes_of(parts, trained, shared.options.untrained)
+    if new := untrained_electrodes(parts, trained):
+        listed = ", ".join(new[:8]) + (" ..." if len(new) > 8 else "")
+        say(f"{len(new)} electrodes were never trained in {shared.start}; fine-tuning trains their rows: {listed}")
+    return None
+
+
+def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> None:
+    """Fit the head with scikit-learn on frozen features, and write it into the model."""
+    processes, model, split, folder = shared.processes, one.model, one.split, one.folder
+    if processes.first:
+        begin_folder(folder, "probe", {"seed": one.seed, "fold": split.name}, {"processes": processes.size}, say)
+    model.to(processes.device)
     kept = {
-        name: predict_windows(model, whole.store, part, world, electrodes=one.electrodes, read=features, say=say)
+        name: predict_windows(model, shared.store, part, processes, electrodes=one.electrodes, read=features, say=say)
         for name, part in (("train", split.train), ("validation", split.validation))
         if part is not None
     }
     probe = fit_probe(
-        whole.store,
+        shared.store,
         split.train,
         kept["train"],
         split.validation,
         kept.get("validation"),
-        balanced=whole.choices.balanced,
+        balanced=shared.options.balanced,
     )
     layer = model.final_layer
     assert isinstance(layer, nn.Linear)
     weight_KD, bias_K = probe.weight_KD, probe.bias_K
-    if split.train.target is not None:  # as gradient steps would learn it; _finish goes back to the targets' unit
+    if split.train.target is not None:  # in the units that gradient steps learn in; _finish converts them back
         scaling = scaling_of(split.train)
         weight_KD, bias_K = weight_KD / scaling.std_K[:, None], (bias_K - scaling.mean_K) / scaling.std_K
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight_KD))
         layer.bias.copy_(torch.from_numpy(bias_K))
-    if world.first:
+    if processes.first:
         write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
-    return 0
 
 
-def _fit(whole: _Whole, one: _One, say: Say, tell: Tell) -> int:
-    """Train by gradient steps; the best weights on validation end up in the model."""
-    choices, engine, world, store = whole.choices, whole.engine, whole.world, whole.store
-    model, split, folder, electrodes, seed = one.model, one.split, one.folder, one.electrodes, one.seed
-    table, windows = whole.preset.finetune, split.train
-    batch = fit_batch(table.batch_size, len(windows), choices.paper, say)
+def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) -> int:
+    """Train by gradient steps, leave the best weights on validation in the model, and return the number of steps."""
+    options, engine, processes, store = shared.options, shared.engine, shared.processes, shared.store
+    model, split, folder, seed = one.model, one.split, one.folder, one.seed
+    config, table, windows = model.config, shared.preset.finetune, split.train
+    batch = fit_batch(table.batch_size, len(windows), options.paper, say)
     order = Order(seed, [len(windows)], batch)
     length = plan_length(
-        order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, choices.steps
+        order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, options.steps
     )
-    config = model.config
-    channels = engines.usual_channels([windows])
-    pieces = engines.choose_pieces(engine, world, config, channels, windows.samples, batch)
+    arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch)
+    micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
     if split.validation is None:
         say(f"the task has no validation windows: {length.steps:,} steps, and the last weights are taken")
-    depth = config.depth
-    layer_decay = table.layer_decay if whole.start is not None else 1.0  # new lower layers must learn as fast
+    layer_decay = table.layer_decay if shared.start is not None else 1.0  # new lower layers must learn as fast
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
-
-    def after(run: loop.Run, step: int) -> tuple[dict[str, float], bool]:
-        if split.validation is None or (step % length.an_epoch and step != length.steps):
-            return {}, False
-        output = predict_windows(
-            run.wrapped, store, split.validation, world, electrodes=electrodes, precision=run.precision
-        )
-        metric, score = headline(to_predictions(store, split.validation, _unscaled(output, split)))
-        notes = run.progress.notes
-        epoch = -(-step // length.an_epoch)
-        if score > notes.get("best", -np.inf):
-            named = notes.get("best_step", 0)  # what the state on disk names, so it stays until the next one is saved
-            notes.update(best=score, best_step=step, best_epoch=epoch, save=True)
-            tensors = gathered(model)
-            if world.first:
-                checkpoint.save_tensors(_best(folder, step), tensors, model.header)
-                for old in folder.path.glob("best-*.safetensors"):
-                    if old not in (_best(folder, step), _best(folder, named)):
-                        old.unlink(missing_ok=True)
-        patient = epoch - notes["best_epoch"] < choices.patience
-        return {"epoch": epoch, f"validation_{metric}": score}, not patient
-
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
-    cuda = world.device.type == "cuda"
-    with Loader([(store, windows)], threads=engine.readers, apart=cuda, pin=cuda, electrodes=electrodes) as loader:
-
-        def make_task(pieces: int, dtype: torch.dtype) -> LabelTask:
-            return LabelTask(windows, order, loader, table, depth, choices.balanced, seed, world, pieces, dtype)
-
-        groups = group(model, table.weight_decay, layer_decay, depth)
-        plan = Plan(
-            "finetune", model, groups, table.betas, table.clip, length, batch, pieces, settings, make_task, after
+    cuda = processes.device.type == "cuda"
+    with Loader(
+        [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
+    ) as loader:
+        task = LabelTask(windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype)
+        groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
+        plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings)
+        run = begin_run(plan, folder, engine, arithmetic, processes, say)
+        with training_steps(run, folder, engine, batch, tell) as (steps, log):
+            for step in steps:
+                if split.validation is not None and length.ends_epoch(step.step):
+                    epoch = -(-step.step // length.epoch)
+                    metric, score = _validate(shared, one, run, epoch)
+                    log.write(step.step, epoch=epoch, **{f"validation_{metric}": score})
+                    if epoch - run.progress.notes["best_epoch"] >= options.patience:
+                        run.progress.notes["finished"] = True
+    notes = run.progress.notes
+    if not options.freeze:  # a frozen encoder learns no electrode
+        model.training_record = training_record(
+            model.training_record, notes, [(store, windows)], [shared.hash], run.progress.step
         )
-        run = carry_out(plan, folder, engine, world, say, tell)
-    if not choices.freeze:  # a frozen encoder learns no electrode
-        seen, steps = run.progress.notes, run.progress.step
-        model.training_record = record(model.training_record, seen, [(store, windows)], [whole.hash], steps)
     tensors = gathered(model)
-    if world.first and "best" in run.progress.notes:
-        tensors = checkpoint.read(_best(folder, run.progress.notes["best_step"]))[1]
-    for name, value in at_rest(model).state_dict().items():
-        put(world.share(tensors[name].to(world.device)), value)
+    if processes.first and "best" in notes:
+        tensors = checkpoint.read(_best_weights(folder, notes["best_step"]))[1]
+    for name, value in resharded(model).state_dict().items():
+        copy_into(processes.broadcast(tensors[name].to(processes.device)), value)
     return run.progress.step
 
 
-def _finish(whole: _Whole, one: _One, steps: int) -> Trained:
-    """Predictions for validation, the threshold chosen on them, and the weights; then the mark that it is done."""
+def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: int) -> tuple[str, float]:
+    """Score the validation windows, keep the weights if they are the best so far, and return metric and score."""
+    validation, folder, step = one.split.validation, one.folder, run.progress.step
+    assert validation is not None
+    output = predict_windows(
+        run.wrapped, shared.store, validation, shared.processes, electrodes=one.electrodes, precision=run.precision
+    )
+    metric, score = headline(to_predictions(shared.store, validation, _unscaled(output, one.split)))
+    notes = run.progress.notes
+    if score > notes.get("best", -np.inf):
+        named = notes.get("best_step", 0)  # the state on disk names these weights, so they stay until the next save
+        notes.update(best=score, best_step=step, best_epoch=epoch, save=True)
+        tensors = gathered(one.model)
+        if shared.processes.first:
+            checkpoint.save_tensors(_best_weights(folder, step), tensors, one.model.header)
+            for old in folder.path.glob("best-*.safetensors"):
+                if old not in (_best_weights(folder, step), _best_weights(folder, named)):
+                    old.unlink(missing_ok=True)
+    return metric, score
+
+
+def _finish(shared: _Shared, one: _OneTraining, steps: int) -> TrainedResult:
+    """Predict validation, choose the threshold on it, write the weights, and then ``finished.json``."""
     model, split, folder = one.model, one.split, one.folder
     metric, score, threshold = "", None, None
     level: Literal["recording", "window", "unknown"] = "unknown"
     if split.validation is not None:
-        output = predict_windows(model, whole.store, split.validation, whole.world, electrodes=one.electrodes)
-        found: Predictions = to_predictions(whole.store, split.validation, _unscaled(output, split))
+        output = predict_windows(model, shared.store, split.validation, shared.processes, electrodes=one.electrodes)
+        found: Predictions = to_predictions(shared.store, split.validation, _unscaled(output, split))
         metric, score = headline(found)
         if found.kind == "classification" and len(found.names) == 2:
             threshold, level = choose_threshold(found), threshold_level(found)
-        if whole.world.first:
+        if shared.processes.first:
             found.save(folder.path / "validation.npz")
     assert model.head is not None
     model.head = dataclasses.replace(model.head, threshold=threshold, threshold_level=level)
     tensors = _in_units(gathered(model), split)
-    if whole.world.first:
+    if shared.processes.first:
         checkpoint.save_tensors(folder.model, tensors, model.header)
         result = {"steps": steps, "metric": metric, "validation": score, "threshold": threshold}
         write_text(folder.path / "finished.json", json.dumps(result) + "\n")
-        _tidy(folder)
-    whole.world.wait()
-    return Trained(folder.path, split.name, one.seed, steps, metric, score, threshold)
+        _remove_unfinished(folder)
+    shared.processes.barrier()
+    return TrainedResult(str(folder.path), split.name, one.seed, steps, metric, score, threshold)
 
 
-def _tidy(folder: RunFolder) -> None:
-    """Away with what only an unfinished training needs; after the mark, so that a kill between costs no training."""
+def _remove_unfinished(folder: RunFolder) -> None:
+    """Remove files that only an unfinished training needs. ``finished.json`` comes first, so a kill loses nothing."""
     for path in (folder.state, *folder.path.glob("best-*.safetensors")):
         path.unlink(missing_ok=True)
 
 
-def _best(folder: RunFolder, step: int) -> Path:
-    """The weights that were the best on validation, after ``step`` steps."""
+def _best_weights(folder: RunFolder, step: int) -> Path:
+    """Return the file of the weights that were the best on validation, after ``step`` steps."""
     return folder.path / f"best-{step}.safetensors"
 
 
-def _read_finished(folder: RunFolder, fold: str, seed: int) -> Trained:
+def _read_finished(folder: RunFolder, fold: str, seed: int) -> TrainedResult:
     try:
         found = json.loads((folder.path / "finished.json").read_text(encoding="utf-8"))
-        return Trained(
-            folder.path, fold, seed, found["steps"], found["metric"], found["validation"], found["threshold"]
+        return TrainedResult(
+            str(folder.path), fold, seed, found["steps"], found["metric"], found["validation"], found["threshold"]
         )
     except (ValueError, KeyError) as error:
         raise ConfigError(f"finished.json of {folder.path} is damaged; delete that folder and run again") from error
 
 
-def _model(whole: _Whole, seed: int, split: Split) -> Cerebro:
-    """The checkpoint's encoder, or a new one, with a new head; for a seed the same on every process."""
-    names, kind = split.train.names, whole.cut.kind
-    as_is = whole.choices.rate == "as_is"
-    task: Literal["classification", "regression"] = "regression" if kind == "regression" else "classification"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if whole.start is None:
-            config = dataclasses.replace(whole.preset.model, signal=signal_of(whole.store))
-            model = Cerebro(len(names), config=config, task=task, n_times=split.train.samples)
-        else:
-            model = Cerebro.from_pretrained(
-                whole.start,
-                len(names),
-                task=task,
-                n_times=split.train.samples,
-                sfreq=split.train.sfreq if as_is else None,
-                rate="as_is" if as_is else "error",
-            )
-        model.head = HeadConfig(len(names), task)
-        model.reset_head(len(names), names)
-    if whole.choices.freeze:
-        model.freeze()
-    return model
+@dataclass(frozen=True)
+class TargetScaling:
+    """Mean and deviation of a regression's targets over the training windows. The head learns scaled targets."""
+
+    mean_K: NDArray[np.float64]
+    std_K: NDArray[np.float64]
 
 
-def _electrodes(whole: _Whole, model: Cerebro, split: Split, say: Say) -> Electrodes | None:
-    """How channels are read: full fine-tuning trains rows that are new; a frozen encoder needs a policy for them."""
-    if whole.start is None:
-        return None
-    parts = [part for part in (split.train, split.validation) if part is not None]
-    trained = model.training_record.electrode_windows
-    if whole.choices.freeze:
-        return electrodes_of(parts, trained, whole.choices.untrained)
-    if new := untrained_electrodes(parts, trained):
-        listed = ", ".join(new[:8]) + (" ..." if len(new) > 8 else "")
-        say(f"{len(new)} electrodes were never trained in {whole.start}; fine-tuning trains their rows: {listed}")
-    return None
+def scaling_of(windows: Windows) -> TargetScaling:
+    """Return the scaling of the training windows' targets."""
+    assert windows.target is not None
+    target = windows.target.astype(np.float64)
+    std = target.std(0)
+    return TargetScaling(target.mean(0), np.where(std > 0, std, 1.0))
 
 
 def _unscaled(output: Any, split: Split) -> Any:
-    """Values in the unit of the targets."""
+    """Return a head's outputs in the unit of the targets."""
     if split.train.target is None:
         return output
     scaling = scaling_of(split.train)
@@ -388,10 +427,142 @@ def _unscaled(output: Any, split: Split) -> Any:
 
 
 def _in_units(tensors: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
-    """The head such that it gives values in the unit of the targets."""
+    """Return the tensors with a head that gives values in the unit of the targets."""
     if split.train.target is None:
         return tensors
     scaling = scaling_of(split.train)
     weight, bias = tensors["final_layer.weight"], tensors["final_layer.bias"]
     std_K, mean_K = torch.from_numpy(scaling.std_K).to(weight), torch.from_numpy(scaling.mean_K).to(weight)
     return {**tensors, "final_layer.weight": weight * std_K[:, None], "final_layer.bias": bias * std_K + mean_K}
+
+
+def class_weights(windows: Windows, balanced: bool) -> NDArray[np.float64]:
+    """Return one weight per class; if ``balanced``, all classes weigh the same over the training windows."""
+    count = np.bincount(windows.label, minlength=len(windows.names)).astype(np.float64)
+    if not balanced:
+        return np.ones_like(count)
+    present = count > 0
+    weights = np.zeros_like(count)
+    weights[present] = count.sum() / (present.sum() * count[present])
+    return weights
+
+
+LabelledInputs = tuple[Batch, Tensor]
+"""The arguments of the model: windows on the device, with added noise, and the random numbers of drop path."""
+
+
+@dataclass(frozen=True)
+class LabelledMicroBatch:
+    """Windows of a step that are computed together, and the summed weight of the whole step's windows."""
+
+    raw: RawStep
+    weight: float
+    inputs: LabelledInputs | None = None
+    """Inputs that are already on the device. Only the first micro-batch of a step has them, to save memory."""
+
+
+class LabelTask:
+    """Classification or regression as a task of the training loop."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        order: Order,
+        loader: Loader,
+        config: FinetuneConfig,
+        depth: int,
+        balanced: bool,
+        seed: int,
+        processes: ProcessGroup,
+        micro_batches: int,
+        dtype: torch.dtype = torch.float16,
+    ) -> None:
+        self._windows, self._order, self._loader = windows, order, loader
+        self._config, self._depth, self._seed = config, depth, seed
+        self._processes, self._micro_batches, self._dtype = processes, micro_batches, dtype
+        self._scaling = None if windows.target is None else scaling_of(windows)
+        self._weights = np.ones(1) if windows.target is not None else class_weights(windows, balanced)
+        self.names: tuple[str, ...] = ("accuracy",) if windows.target is None else ()
+
+    def micro_batches(self, first: int, last: int) -> Iterator[Sequence[LabelledMicroBatch]]:
+        for step, raws in read_steps(self._order, self._loader, self._processes, self._micro_batches, first, last):
+            weight = self._weigh(step)
+            yield [
+                LabelledMicroBatch(raw, weight, None if place else self._inputs(raw)) for place, raw in enumerate(raws)
+            ]
+
+    def share(self, module: nn.Module, micro_batch: LabelledMicroBatch) -> tuple[Tensor, Tensor]:
+        output_BK = self._forward(module, micro_batch.inputs or self._inputs(micro_batch.raw))
+        loss, right = self._losses(output_BK, micro_batch.raw)
+        values = torch.stack([right / self._order.batch_size]) if self.names else output_BK.new_zeros(0)
+        return loss / micro_batch.weight, values.detach()
+
+    def window_names(self, micro_batch: LabelledMicroBatch) -> list[str]:
+        return name_windows([self._windows], micro_batch.raw.step)
+
+    def window_losses(self, module: nn.Module, micro_batch: LabelledMicroBatch) -> Iterator[tuple[str, Tensor]]:
+        for name, raw in read_alone(self._loader, [self._windows], micro_batch.raw.step):
+            yield name, self._losses(self._forward(module, self._inputs(raw)), raw)[0]
+
+    def note(self, step: int, notes: dict[str, Any]) -> None:
+        note_seen(notes, [self._windows], self._order.step(step - 1))
+
+    def _inputs(self, raw: RawStep) -> LabelledInputs:
+        """Lay the windows out on the device. The loop fetches the next step while the device computes the last one."""
+        device = self._processes.device
+        batch = self._with_noise(lay_out(raw, device, self._dtype), raw)
+        drop_B = self._keys(raw, random_numbers.DROP_PATH)
+        place_K2 = torch.arange(2 * self._depth, device=device).reshape(self._depth, 2, 1)
+        return batch, random_numbers.uniform(drop_B, place_K2)
+
+    def _forward(self, module: nn.Module, inputs: LabelledInputs) -> Tensor:
+        batch, noise_K2B = inputs
+        output: Tensor = module(batch, noise_K2B=noise_K2B)
+        return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
+
+    def _keys(self, raw: RawStep, purpose: int) -> Tensor:
+        """Return the keys of the windows' random numbers.
+
+        They are computed on the CPU: on a GPU each of the dozens of tiny operations would be a kernel.
+        """
+        return onto(random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, purpose), self._processes.device)
+
+    def _with_noise(self, batch: Batch, raw: RawStep) -> Batch:
+        """Add Gaussian noise, in proportion to each channel's deviation, to a share of the windows."""
+        if self._config.noise_ratio == 0 or self._config.noise_probability == 0:
+            return batch
+        choice_B = self._keys(raw, random_numbers.NOISE_CHOICE)
+        noisy_B = random_numbers.uniform(choice_B, torch.zeros_like(choice_B)) < self._config.noise_probability
+        layout, signal_RT = batch.layout, batch.signal_RT
+        noise_B = self._keys(raw, random_numbers.NOISE)
+        rows, samples = signal_RT.shape
+        width = max(1, layout.width)
+        slot_R = torch.arange(rows, device=noise_B.device) if layout.slot_R is None else layout.slot_R
+        place_RT = (slot_R % width)[:, None] * samples + torch.arange(samples, device=noise_B.device)
+        noise_RT = random_numbers.normal(layout.per_row(noise_B)[:, None], place_RT)
+        full_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32))
+        size_R1 = (
+            self._config.noise_ratio * full_RT.std(-1, correction=0, keepdim=True) * layout.per_row(noisy_B)[:, None]
+        )
+        return dataclasses.replace(batch, signal_RT=full_RT + size_R1 * noise_RT)
+
+    def _losses(self, output_BK: Tensor, raw: RawStep) -> tuple[Tensor, Tensor]:
+        """Return the sum of the windows' weighted losses, and the number of right answers."""
+        if self._scaling is None:
+            label_B = raw.label_B.to(output_BK.device, non_blocking=True)
+            weight_K = onto(torch.tensor(self._weights, dtype=output_BK.dtype), output_BK.device)
+            loss = functional.cross_entropy(
+                output_BK, label_B, weight_K, reduction="sum", label_smoothing=self._config.label_smoothing
+            )
+            return loss, (output_BK.argmax(1) == label_B).sum()
+        assert raw.target_BK is not None
+        mean_K, std_K = (torch.tensor(x, dtype=output_BK.dtype) for x in (self._scaling.mean_K, self._scaling.std_K))
+        wanted_BK = onto((raw.target_BK - mean_K) / std_K, output_BK.device).to(output_BK.dtype)
+        loss = (output_BK - wanted_BK).square().mean(1).sum()
+        return loss, loss.new_zeros(())
+
+    def _weigh(self, step: Step) -> float:
+        """Return the summed weight of a step's windows, over all processes."""
+        if self._scaling is not None:
+            return float(len(step))
+        return float(max(self._weights[self._windows.label[step.window]].sum(), 1e-12))

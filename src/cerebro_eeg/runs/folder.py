@@ -1,8 +1,8 @@
-"""RunFolder: where a run lives. The same command finds it again; another command is refused, naming the differences.
+"""RunFolder: the folder of a run. The same command resumes it; another command is refused, with the differences.
 
-``run.json`` says what is trained and on what (settings), with how many processes (engine) and by which versions.
-``state.safetensors`` is what the run goes on from, ``metrics.jsonl`` what was measured, ``model.safetensors`` the
-weights and ``report.html`` the page to look at.
+``run.json`` holds the settings (what is trained, and on which data), the engine (how it was last computed) and the
+versions. ``state.safetensors`` is what a resume loads, ``metrics.jsonl`` the log, ``model.safetensors`` the weights
+and ``report.html`` the page to look at. Trainings of seeds and folds have folders like this one inside of it.
 """
 
 import contextlib
@@ -16,10 +16,14 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import write_text
-from cerebro_eeg.runs import lock, traces
+from cerebro_eeg.files import absent, remove_empty, write_text
 
 FORMAT = 1
+LOCK = ".lock"
+_LOG = "metrics.jsonl"
+_LOGGERS = ("tensorboard", "wandb", "wandb-id")
+_WITHOUT_RESULT = ("run.json", _LOG, *_LOGGERS)
+"""Files of a run that are no result. A file with any other name is kept."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / _LOG
 
     @property
     def report(self) -> Path:
         return self.path / "report.html"
 
     def read(self) -> dict[str, Any]:
-        """``run.json``."""
+        """Return the contents of ``run.json``."""
         try:
             found = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -57,41 +61,97 @@ class RunFolder:
         return found
 
     def begin(self, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
-        """Start the run, or go on with it if it is the same; a line to say where another one made room for it.
+        """Write ``run.json`` for a new run or a resumed one; return a note if it replaces another run.
 
-        Only a run that never completed a step makes room: nothing is lost with it. Whoever begins holds the folder.
+        Only a run that never completed a step is replaced, since nothing is lost with it. Such a run may have failed
+        for want of memory, or because of an untrained electrode, and must not refuse the corrected command. Call this
+        while the folder is locked.
         """
         described = {"format": FORMAT, "verb": verb, "settings": settings, "engine": engine, "versions": versions()}
         described = json.loads(json.dumps(described))
-        told = None
+        note = None
         if (self.path / "run.json").exists():
             old = self.read()
             wanted = {"verb": verb, "settings": described["settings"]}
             found = list(differences("", {"verb": old["verb"], "settings": old["settings"]}, wanted))
             words = "; ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
-            if found and not traces.is_untouched(self.path):
-                unsaved = ", or delete that folder: it logged steps and saved none" * traces.has_no_result(self.path)
+            if found and not self._has_no_step():
+                unsaved = ", or delete that folder: it logged steps and saved none" * self._has_no_result()
                 raise ConfigError(
                     f"{self.path} holds another run: {words}; use another --out, or the same settings{unsaved}"
                 )
             if found:
-                told = f"{self.path} held a run that never completed a step, which makes room for this one: {words}"
-                traces.clear(self.path)
-        elif self.path.is_dir() and any(name != lock.NAME for name in os.listdir(self.path)):
+                note = f"{self.path} held a run that never completed a step, which makes room for this one: {words}"
+                self._remove_trainings()
+        elif self.path.is_dir() and any(name != LOCK for name in os.listdir(self.path)):
             raise ConfigError(f"{self.path} is not empty and holds no run; give an empty or new folder for --out")
         self.path.mkdir(parents=True, exist_ok=True)
-        for stray in self.path.glob(".*.tmp"):  # of a write that was killed
+        for stray in self.path.glob(".*.tmp"):  # left by a write that was killed
             stray.unlink(missing_ok=True)
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
-        return told
+        return note
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
-        """No other process trains in this folder for as long as the block lasts. Without a run nothing of it stays."""
-        return lock.held(self.path, (self.path / "run.json").exists)
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in this folder while the block lasts; the folder is made if absent.
+
+        The operating system frees the lock when its process ends, also after a kill. If the block ends without a
+        ``run.json``, the lock file and the new folders are removed again.
+        """
+        from filelock import FileLock, Timeout
+
+        if self.path.is_file() or (self.path.is_symlink() and not self.path.exists()):
+            what = "a file" if self.path.is_file() else "a link to a folder that does not exist"
+            raise ConfigError(f"{self.path} is {what}; give a folder for --out")
+        made, lock = absent(self.path), FileLock(self.path / LOCK, timeout=0)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (
+            Timeout,
+            FileNotFoundError,
+            FileExistsError,
+        ) as error:  # also if a failing process removes the folder now
+            raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
+        try:
+            yield
+        finally:
+            if not (self.path / "run.json").exists():
+                with contextlib.suppress(OSError):  # on Windows the lock removes its own file
+                    (self.path / LOCK).unlink()
+            lock.release()
+            remove_empty(made)
+
+    def _trainings(self) -> list[Path]:
+        """Return the folders of folds and seeds inside of this one, outer before inner."""
+        return [path for pattern in ("fold-*", "seed-*", "fold-*/seed-*") for path in self.path.glob(pattern)]
+
+    def _has_no_step(self) -> bool:
+        """Return whether no step was completed here or in a training inside."""
+        logs = [folder / _LOG for folder in (self.path, *self._trainings())]
+        return self._has_no_result() and not any(log.exists() and log.stat().st_size > 0 for log in logs)
+
+    def _has_no_result(self) -> bool:
+        """Return whether there are only settings and logs. Any file of an unknown name counts as a result."""
+        inside = self._trainings()
+        if any(folder.is_symlink() or not folder.is_dir() for folder in inside):
+            return False
+        found = [path for folder in (self.path, *inside) for path in folder.iterdir()]
+        others = [path for path in found if path not in inside and path != self.path / LOCK]
+        return all(path.name in _WITHOUT_RESULT or (path.name[0] == "." and path.suffix == ".tmp") for path in others)
+
+    def _remove_trainings(self) -> None:
+        """Remove the trainings inside of a run without a step, except those that a logger wrote to."""
+        for folder in reversed(self._trainings()):
+            files = list(folder.iterdir())
+            if not any(path.is_dir() or path.name in _LOGGERS for path in files):
+                for path in files:
+                    path.unlink()
+                folder.rmdir()
 
 
 def versions() -> dict[str, str]:
-    """What a result may depend on besides its settings."""
+    """Return the versions that a result may depend on."""
     import numpy
     import torch
 
@@ -105,7 +165,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Where two JSON values differ, in words."""
+    """Yield a sentence for each place in which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}):
             yield from differences(f"{where}.{name}".lstrip("."), old.get(name), new.get(name))

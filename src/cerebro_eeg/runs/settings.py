@@ -1,8 +1,8 @@
-"""Settings: what a user may choose about a run, besides what each verb alone is asked.
+"""Settings that several verbs share.
 
-``choose``: a preset, changed by a JSON file, changed by flags: what comes later wins, and every field is checked.
-``Engine`` and ``Handling``: one dataclass for what several verbs take; its docstrings are the help of their flags, so
-this module loads neither torch nor NumPy.
+``choose`` takes a preset, then a JSON file, then flags; the later one wins, and every field is checked. ``Engine`` and
+``Handling`` are dataclasses whose fields are flags and whose docstrings are their help. The command line reads them
+before a verb runs, so this module loads neither torch nor NumPy.
 """
 
 import json
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cerebro_eeg.config import Preset, preset
-from cerebro_eeg.data.filtering.quality import Policy
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.schema import from_dict, require, settle
 
 Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
 Untrained = Literal["error", "nearest", "drop", "as_is"]
 TooMany = Literal["error", "nearest"]
+Quality = Literal["keep", "drop", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Handling:
     or use them as they are."""
     too_many: TooMany = "error"
     """A recording with more channels than the model takes: refuse it, or keep some spread over the head."""
-    quality: Policy = "keep"
+    quality: Quality = "keep"
     """Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording."""
     mains: float | None = None
     """Mains frequency in Hz; otherwise estimated for each recording."""
@@ -85,7 +85,10 @@ class Handling:
 
 
 def choose(name: str, file: Path | None, flags: Mapping[str, Any], changes: Sequence[str]) -> Preset:
-    """The preset ``name``, with what a file, flags ("model.depth": 4, None for not given) and "a.b=c" texts change."""
+    """Return the preset ``name``, changed by a file, by flags ("model.depth": 4) and by "a.b=c" texts.
+
+    A flag of None was not given.
+    """
     chosen = preset(name)
     if file is not None:
         chosen = from_dict(Preset, _read(file), chosen)
@@ -95,7 +98,7 @@ def choose(name: str, file: Path | None, flags: Mapping[str, Any], changes: Sequ
 
 
 def changed_fields(file: Path | None, flags: Mapping[str, Any], changes: Sequence[str]) -> list[str]:
-    """The fields that ``choose`` would be told to change, such as model.depth."""
+    """Return the fields that ``choose`` would change, such as model.depth."""
     in_file = [] if file is None else list(_paths("", _read(file)))
     given = [path for path, value in flags.items() if value is not None]
     return list(dict.fromkeys([*in_file, *given, *(text.partition("=")[0] for text in changes)]))

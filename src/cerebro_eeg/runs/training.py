@@ -1,94 +1,108 @@
-"""Training: what every training run shares: the batch size, the schedule, going on, logging, and its mistakes."""
+"""What ``pretrain`` and ``finetune`` share: batch size, schedule, engine, resume, log, and errors in one line.
+
+A verb chooses its windows and its task. It then calls ``choose_arithmetic``, ``begin_run`` and ``training_steps``, in
+this order, and does its own work between the steps.
+"""
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.order import Order
-from cerebro_eeg.errors import CerebroError, ConfigError, StoppedError, TrainingError
-from cerebro_eeg.model.encoder import Block
-from cerebro_eeg.progress import unheard
-from cerebro_eeg.runs import engine as engines
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.errors import CerebroError, ConfigError, TrainingError
+from cerebro_eeg.fast import compile_model, use
+from cerebro_eeg.model.encoder import Block, Stack
+from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train import loop
-from cerebro_eeg.train.distributed import World, at_rest, meet, whole, wrap
+from cerebro_eeg.train.distributed import ProcessGroup, choose_threads, process_group, resharded, whole, wrap
 from cerebro_eeg.train.log import Log
-from cerebro_eeg.train.optim import Group, Schedule, adamw
+from cerebro_eeg.train.optim import ParameterGroup, Schedule, adamw
 
-STEPS_AN_EPOCH = 20
-"""A batch so large that an epoch has fewer steps than this is made smaller."""
-SMALLEST = 32
+STEPS_PER_EPOCH = 20
+"""Least number of steps per epoch; a larger batch is made smaller."""
+SMALLEST_BATCH = 32
+GPU_SHARE = 0.6
+"""Share of a GPU's free memory that kept activations may take; the rest is for gradients and temporary tensors."""
+CPU_BYTES = 2 << 30
+"""Memory for kept activations on a CPU, whose caches make larger micro-batches no faster."""
 
 Say = Callable[[str], None]
-"""Told of things in words."""
-Tell = Callable[[loop.Report, int, int], None]
-"""Told of a step, of how many there are, and of the windows of each."""
+"""Prints a line."""
+Tell = Callable[[loop.StepReport, int, int], None]
+"""Shows a step, with the number of all steps and the windows per step."""
 
 
-@dataclass(frozen=True)
-class Length:
-    """How long a run trains, and how its learning rate goes."""
-
-    steps: int
-    schedule: Schedule
-    an_epoch: int
-    """Steps of an epoch, rounded up."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A training before it begins: what is trained, how, and what ``run.json`` will say of it."""
-
-    verb: str
-    model: nn.Module
-    groups: tuple[Group, ...]
-    betas: tuple[float, float]
-    clip: float
-    length: Length
-    batch: int
-    pieces: int
-    """That a process cuts its part of a step into."""
-    settings: Mapping[str, Any]
-    make_task: Callable[[int, torch.dtype], loop.Task[Any]]
-    """From the pieces that the run keeps to, and the type of the signal."""
-    after: Callable[[loop.Run, int], tuple[dict[str, float], bool]]
-    """After each step: what was measured, to be logged, and whether to stop for good."""
+# The processes of a run
 
 
 @contextlib.contextmanager
-def together(folder: RunFolder, engine: Engine, say: Say, tell: Tell) -> Iterator[tuple[World, Say, Tell]]:
-    """The processes of a run meet, and the first holds its folder; that one alone says and tells anything."""
+def training_processes(
+    folder: RunFolder, engine: Engine, say: Say, tell: Tell
+) -> Iterator[tuple[ProcessGroup, Say, Tell]]:
+    """Join the process group of a run and lock its folder. Only the first process prints."""
     with (
-        mistakes(),
+        clear_errors(),
         loop.stoppable(),
-        engines.in_force(engine),
-        meet(engine.device, engine.strategy) as world,
-        folder.held() if world.first else unheard(),
+        _engine_settings(engine),
+        process_group(engine.device, engine.strategy) as processes,
+        folder.locked() if processes.first else unheard(),
     ):
-        if not world.first:
+        if not processes.first:
             say, tell = lambda line: None, lambda report, steps, batch: None
-        yield world, say, tell
+        yield processes, say, tell
 
 
-def begin(folder: RunFolder, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any], say: Say) -> None:
-    """Begin a run or go on with it, and say so where another one made room for it."""
-    if (line := folder.begin(verb, settings, engine)) is not None:
-        say(f"note: {line}")
+@contextlib.contextmanager
+def _engine_settings(engine: Engine) -> Iterator[None]:
+    """Set kernels, determinism and threads, which are global to the process, and restore them afterwards."""
+    threads = torch.get_num_threads()
+    with (
+        use("auto" if engine.kernels == "ours" else "stock"),
+        loop.deterministic() if engine.deterministic else contextlib.nullcontext(),
+    ):
+        choose_threads(engine.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+# Batch size and schedule
+
+
+@dataclass(frozen=True)
+class TrainingLength:
+    """The number of steps of a run, and its learning rates."""
+
+    steps: int
+    schedule: Schedule
+    epoch: int
+    """Steps per epoch, rounded up."""
+
+    def ends_epoch(self, step: int) -> bool:
+        """Return whether an epoch, or the run, ends with this step."""
+        return step % self.epoch == 0 or step == self.steps
 
 
 def fit_batch(batch: int, windows: int, paper: bool, say: Say) -> int:
-    """The batch size, lowered to the power of two that gives 20 steps an epoch, unless the paper's is wanted."""
-    if paper or batch <= SMALLEST or windows // batch >= STEPS_AN_EPOCH:
+    """Return the batch size, lowered to the power of two that gives 20 steps per epoch, unless ``paper`` keeps it."""
+    if paper or batch <= SMALLEST_BATCH or windows // batch >= STEPS_PER_EPOCH:
         return batch
-    power = 1 << max(0, (windows // STEPS_AN_EPOCH).bit_length() - 1)
-    fitted = min(batch, max(SMALLEST, power))
+    power = 1 << max(0, (windows // STEPS_PER_EPOCH).bit_length() - 1)
+    fitted = min(batch, max(SMALLEST_BATCH, power))
     if fitted != batch:
         say(f"batch size {fitted} instead of {batch:,}: {windows // fitted} steps an epoch (--paper keeps it)")
     return fitted
@@ -96,98 +110,239 @@ def fit_batch(batch: int, windows: int, paper: bool, say: Say) -> int:
 
 def plan_length(
     order: Order, peak: float, floor: float, epochs: int, stop: int, warmup: int, steps: int | None
-) -> Length:
-    """The schedule over epochs or, where ``steps`` says so, over that many steps with the same share of warm-up."""
+) -> TrainingLength:
+    """Return the schedule over epochs or, if ``steps`` is given, over so many steps with the same share of warm-up."""
     if steps is not None and steps < 1:
         raise ConfigError(f"steps is {steps}; expected at least 1")
-    an_epoch = order.steps(1)
+    epoch = order.steps(1)
     if steps is not None:
-        return Length(steps, Schedule(peak, floor, round(steps * warmup / stop), steps), an_epoch)
-    return Length(order.steps(stop), Schedule(peak, floor, order.steps(warmup), order.steps(epochs)), an_epoch)
+        return TrainingLength(steps, Schedule(peak, floor, round(steps * warmup / stop), steps), epoch)
+    return TrainingLength(order.steps(stop), Schedule(peak, floor, order.steps(warmup), order.steps(epochs)), epoch)
 
 
-def carry_out(plan: Plan, folder: RunFolder, engine: Engine, world: World, say: Say, tell: Tell) -> loop.Run:
-    """Begin the run or go on with it, and train to the end; a signal ends it with a StoppedError."""
-    precision = engines.choose_precision(engine, world.device)
-    pieces, threads = world.gather(_kept(plan, folder, engine, world) if world.first else None)[0]
+# Arithmetic: what rounding depends on
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Choices that change the rounding of a run: a bitwise equal repetition needs the same ones."""
+
+    precision: loop.Precision
+    micro_batches: int
+    """Micro-batches that each process splits its part of a step into."""
+    before: Mapping[str, Any]
+    """The engine in ``run.json`` of a run that is resumed; empty for a new run."""
+
+    @property
+    def signal_dtype(self) -> torch.dtype:
+        """The type of the signal that the model gets: the store's float16, unless all is float64."""
+        return torch.float64 if self.precision == "fp64" else torch.float16
+
+
+def choose_arithmetic(
+    engine: Engine,
+    processes: ProcessGroup,
+    folder: RunFolder,
+    config: ModelConfig,
+    windows: Sequence[Windows],
+    batch: int,
+) -> Arithmetic:
+    """Choose precision, micro-batches and threads: as asked for, or as the run had them, or as they fit here.
+
+    The first process decides for all. This sets the threads of the process.
+    """
+    samples = max(of_source.samples for of_source in windows)
+    micro_batches = count_micro_batches(engine, processes, config, usual_channels(windows), samples, batch)
+    before: dict[str, Any] = {}
+    threads = torch.get_num_threads()
+    if processes.first:
+        before = folder.read()["engine"] if folder.state.exists() else {}
+        same = before if before.get("processes") == processes.size else {}
+        if engine.micro_batch is None:
+            micro_batches = same.get("pieces", micro_batches)
+        threads = engine.threads or same.get("threads") or threads
+    micro_batches, threads = processes.gather((micro_batches, threads))[0]
     torch.set_num_threads(threads)
-    now = engines.describe(engine, world, pieces, precision)
-    before = _engine(folder) or now if world.first else now
-    if world.first:
-        begin(folder, plan.verb, plan.settings, now, say)
-    model = plan.model.to(world.device, torch.float64 if precision == "fp64" else torch.float32)
+    return Arithmetic(choose_precision(engine, processes.device), micro_batches, before)
+
+
+def choose_precision(engine: Engine, device: torch.device) -> loop.Precision:
+    """Return the precision that was asked for; "auto" is bf16 on a GPU that has it."""
+    if engine.precision != "auto":
+        return engine.precision
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def count_micro_batches(
+    engine: Engine, processes: ProcessGroup, config: ModelConfig, channels: int, samples: int, batch: int
+) -> int:
+    """Return how many micro-batches fit the memory. Each has at least one window on every process."""
+    if batch < processes.size:
+        raise ConfigError(
+            f"a batch of {batch} cannot be shared by {processes.size} processes; use fewer, or a larger batch"
+        )
+    micro = engine.micro_batch
+    if micro is None:
+        free = CPU_BYTES
+        if processes.device.type == "cuda":
+            free = int(GPU_SHARE * torch.cuda.mem_get_info(processes.device)[0])
+        kept = cost(config, channels, samples)
+        needed = kept.forward_bytes if engine.recompute else kept.forward_bytes + kept.backward_bytes
+        if choose_precision(engine, processes.device) == "bf16":  # most of the kept tensors are then half as large
+            needed = needed * 2 // 3
+        micro = max(1, free // max(1, needed))
+    most = -(-batch // processes.size)
+    return min(-(-most // micro), batch // processes.size)
+
+
+def usual_channels(windows: Sequence[Windows]) -> int:
+    """Return a number of channels that the mean of 32 windows hardly ever exceeds, to estimate memory."""
+    counts = np.concatenate([of_source.channels for of_source in windows]).astype(np.float64)
+    return min(int(counts.max()), math.ceil(counts.mean() + 4 * counts.std() / math.sqrt(32)))
+
+
+def describe_engine(engine: Engine, processes: ProcessGroup, arithmetic: Arithmetic) -> dict[str, Any]:
+    """Return the engine as ``run.json`` keeps it: a bitwise equal repetition needs the same."""
+    precision = arithmetic.precision
+    return {
+        "processes": processes.size,
+        "strategy": processes.strategy,
+        "device": processes.device.type,
+        "pieces": arithmetic.micro_batches,
+        "precision": precision,
+        "residual": engine.residual if precision == "bf16" else precision,
+        "threads": torch.get_num_threads(),
+        "deterministic": engine.deterministic,
+        "kernels": engine.kernels,
+        "compiled": _compiles(engine, processes),
+    }
+
+
+def engine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words what rounds otherwise than before; nothing for another number of processes, which changes all."""
+    if before.get("processes") != now["processes"]:
+        return []
+    found = []
+    if before.get("threads", now["threads"]) != now["threads"]:
+        found.append(f"{counted(now['threads'], 'thread')} after {before['threads']}")
+    # Runs of older releases have no "residual": their blocks added in the precision of the weights.
+    old = {"residual": "fp64" if before.get("precision") == "fp64" else "fp32", **before}
+    for name in ("device", "precision", "residual", "kernels", "compiled", "deterministic"):
+        if name in old and old[name] != now[name]:
+            found.append(f"{name} {_word(now[name])} after {_word(old[name])}")
+    return found
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+# A run from its beginning to its last step
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training before it begins: what is trained, how, and the settings for ``run.json``."""
+
+    verb: str
+    model: nn.Module
+    task: loop.TrainingTask[Any]
+    groups: tuple[ParameterGroup, ...]
+    betas: tuple[float, float]
+    clip: float
+    length: TrainingLength
+    settings: Mapping[str, Any]
+
+
+def begin_folder(
+    folder: RunFolder, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any], say: Say
+) -> None:
+    """Write ``run.json``, and print a note if another run was replaced."""
+    if (line := folder.begin(verb, settings, engine)) is not None:
+        say(f"note: {line}")
+
+
+def begin_run(
+    plan: TrainingPlan, folder: RunFolder, engine: Engine, arithmetic: Arithmetic, processes: ProcessGroup, say: Say
+) -> loop.TrainingRun:
+    """Begin the run or resume it: write ``run.json``, set the model up for training, and load the state."""
+    now = describe_engine(engine, processes, arithmetic)
+    if processes.first:
+        begin_folder(folder, plan.verb, plan.settings, now, say)
+    precision = arithmetic.precision
+    model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
-    engines.prepare(engine, world, model)
-    wrapped = wrap(model, blocks, world).train()
-    optimizer = adamw(model, plan.groups, plan.betas, fused=world.device.type == "cuda")
-    run = loop.Run(
-        plan.make_task(pieces, signal_type(precision)),
+    _prepare_model(engine, processes, model)
+    wrapped = wrap(model, blocks, processes).train()
+    optimizer = adamw(model, plan.groups, plan.betas, fused=processes.device.type == "cuda")
+    run = loop.TrainingRun(
+        plan.task,
         model,
         wrapped,
         optimizer,
         plan.length.schedule,
         plan.length.steps,
         plan.clip,
-        world,
+        processes,
         folder.state,
         precision,
         engine.save_minutes * 60,
     )
     if loop.resume(run):
         say(f"going on after step {run.progress.step:,} of {run.steps:,}")
-        changes = engines.changes(before, now)
+        changes = engine_changes(arithmetic.before or now, now)
         if changes and run.progress.step < run.steps:
             say(
                 f"note: going on with {', '.join(changes)}, which rounds otherwise: the end will not be bitwise that "
                 "of a run that was never stopped"
             )
-    log = Log(folder.path, run.progress.step, engine.loggers) if world.first else None
-
-    def report(step: loop.Report) -> None:
-        tell(step, run.steps, plan.batch)
-        if log is not None:
-            log.write(step.step, loss=step.loss, **step.values, norm=step.norm, lr=step.lr, seconds=step.seconds)
-
-    def after(step: int) -> bool:
-        values, finished = plan.after(run, step)
-        if log is not None and values:
-            log.write(step, **values)
-        return finished
-
-    with log if log is not None else contextlib.nullcontext():
-        if loop.train(run, report=report, after=after) == "stopped":
-            raise StoppedError(f"stopped after step {run.progress.step:,} of {run.steps:,}; the same command goes on")
     return run
 
 
-def _engine(folder: RunFolder) -> dict[str, Any]:
-    """What the run was last computed with; nothing where it has no state yet."""
-    found: dict[str, Any] = folder.read()["engine"] if folder.state.exists() else {}
-    return found
+def _prepare_model(engine: Engine, processes: ProcessGroup, model: nn.Module) -> None:
+    """Set checkpointing, the precision of the residual and compilation, all of which must precede the first step."""
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.recompute = engine.recompute
+            part.float32_residual = engine.residual == "fp32"
+    if _compiles(engine, processes):
+        compile_model(model)
 
 
-def _kept(plan: Plan, folder: RunFolder, engine: Engine, world: World) -> tuple[int, int]:
-    """Pieces and threads: as asked for, or those that the run has so far, or what fits here."""
-    before = _engine(folder)
-    if before.get("processes") != world.size:
-        before = {}
-    pieces = plan.pieces if engine.micro_batch is not None else before.get("pieces", plan.pieces)
-    return pieces, engine.threads or before.get("threads") or torch.get_num_threads()
-
-
-def signal_type(precision: loop.Precision) -> torch.dtype:
-    """What the model is given: the store's float16, unless all is float64."""
-    return torch.float64 if precision == "fp64" else torch.float16
-
-
-def gathered(module: nn.Module) -> dict[str, Tensor]:
-    """All tensors of a module, whole and on the CPU; every process must ask."""
-    return {name: whole(value).cpu() for name, value in at_rest(module).state_dict().items()}
+def _compiles(engine: Engine, processes: ProcessGroup) -> bool:
+    return engine.compile == "yes" or (engine.compile == "auto" and processes.device.type == "cuda")
 
 
 @contextlib.contextmanager
-def mistakes() -> Iterator[None]:
-    """What goes wrong in the middle of a training, in one line each; the last state stays."""
+def training_steps(
+    run: loop.TrainingRun, folder: RunFolder, engine: Engine, batch: int, tell: Tell
+) -> Iterator[tuple[Iterator[loop.StepReport], Log]]:
+    """Yield the steps of a run and its log. Each step is shown and logged before the caller gets it."""
+    with (
+        Log(folder.path, run.progress.step, engine.loggers, run.processes.first) as log,
+        contextlib.closing(loop.train(run)) as steps,  # type: ignore[type-var]
+    ):
+
+        def logged() -> Iterator[loop.StepReport]:
+            for step in steps:
+                tell(step, run.steps, batch)
+                log.write(step.step, loss=step.loss, **step.values, norm=step.norm, lr=step.lr, seconds=step.seconds)
+                yield step
+
+        yield logged(), log
+
+
+def gathered(module: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors of a module, whole and on the CPU. All processes must call this together."""
+    return {name: whole(value).cpu() for name, value in resharded(module).state_dict().items()}
+
+
+# Errors
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn errors in the middle of a training into one clear line each. The last state stays intact."""
     try:
         yield
     except CerebroError:
@@ -196,7 +351,7 @@ def mistakes() -> Iterator[None]:
         raise TrainingError(f"out of memory on the device; {_LESS}") from error
     except MemoryError as error:
         raise TrainingError(f"out of memory; {_LESS}") from error
-    except SafetensorError as error:  # its way to say that the disk is full
+    except SafetensorError as error:  # safetensors raises this when the disk is full
         raise TrainingError(
             f"the state or weights cannot be written ({' '.join(str(error).split())}); the last state is intact: make "
             "room, and the same command goes on"

@@ -1,1 +1,1 @@
-"""Measures: what ``metrics`` is made of, on plain arrays: numbers of scikit-learn, draws, levels, seizures."""
+"""Scores of predictions: numbers of scikit-learn with intervals over subjects, seizure events, and their tables."""

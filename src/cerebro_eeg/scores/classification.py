@@ -1,40 +1,43 @@
-"""Classification: scikit-learn's numbers for probabilities against classes, and the same for many draws at once.
+"""Scores of classes: by probability, by the most probable class, at a threshold, and calibration.
 
-``measure`` calls scikit-learn. ``resample`` computes the same numbers for many weightings of the subjects in whole
-arrays, because a thousand calls would take minutes; ``levels.level`` holds the two equal on every use.
+``measure`` functions call scikit-learn. ``resample`` functions compute the same numbers in whole arrays for many draws
+of the subjects, because a thousand calls of scikit-learn would take minutes. ``predictions.estimates`` checks at every
+use that both agree.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 NAMES = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kappa")
-_CELLS = 1 << 22  # windows times draws that are in memory at once
+_CELLS = 1 << 22  # windows times draws in memory at a time
 
 
 def measure(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
-    """Every number of ``NAMES``; None where the truth lacks what it needs."""
+    """Return every number of ``NAMES``; None for one that the classes in the truth leave undefined."""
     found = {**count(truth, output), **rank(truth, output)}
     return {name: found[name] for name in NAMES}
 
 
 def count(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
-    """What depends on the most probable class only (of equals the first)."""
+    """Return the numbers that depend on the most probable class only; of equal ones the first is taken."""
     from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, recall_score
 
-    said, classes = output.argmax(1), np.arange(output.shape[1])
+    predicted, classes = output.argmax(1), np.arange(output.shape[1])
     present = np.unique(truth)
-    decided = len(present) > 1 or bool((said != present[0]).any())
+    decided = len(present) > 1 or bool((predicted != present[0]).any())
     return {
-        # Balanced accuracy is the mean recall of the classes that occur; named so, a missing one gives no warning.
-        "balanced_accuracy": float(recall_score(truth, said, labels=present, average="macro", zero_division=0.0)),
-        "accuracy": float(accuracy_score(truth, said)),
-        "f1_weighted": float(f1_score(truth, said, labels=classes, average="weighted", zero_division=0.0)),
-        "kappa": float(cohen_kappa_score(truth, said, labels=classes)) if decided else None,
+        # Balanced accuracy is the mean recall of the classes that occur. Naming them avoids a warning for missing ones.
+        "balanced_accuracy": float(recall_score(truth, predicted, labels=present, average="macro", zero_division=0.0)),
+        "accuracy": float(accuracy_score(truth, predicted)),
+        "f1_weighted": float(f1_score(truth, predicted, labels=classes, average="weighted", zero_division=0.0)),
+        "kappa": float(cohen_kappa_score(truth, predicted, labels=classes)) if decided else None,
     }
 
 
 def rank(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
-    """AUROC and AUPR: of the last of two classes, or the mean of each class against the rest."""
+    """Return AUROC and AUPR of the last of two classes; for more classes, the mean of each against the rest."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     chosen = _ranked(truth, output.shape[1])
@@ -48,18 +51,18 @@ def rank(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, flo
 def resample(
     truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
-    """Every number of ``NAMES`` for every row of ``weights`` (draws, units), NaN where it is undefined.
+    """Return every number of ``NAMES`` for each row of ``weights`` (draws, units); NaN if it is undefined.
 
-    Also whether a draw has every class that the truth has.
+    Return also whether a draw has every class that the truth has.
     """
     drawn = draw_confusions(truth, output.argmax(1), unit, weights, output.shape[1])
-    right, occurs, said = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
+    right, occurs, predicted = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
     total = occurs.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy = right.sum(1) / total
         recall = np.where(occurs > 0, right / occurs, 0.0)
-        f1 = np.where(occurs + said > 0, 2 * right / (occurs + said), 0.0)
-        by_chance = (occurs * said).sum(1) / total**2
+        f1 = np.where(occurs + predicted > 0, 2 * right / (occurs + predicted), 0.0)
+        by_chance = (occurs * predicted).sum(1) / total**2
         found = {
             "balanced_accuracy": recall.sum(1) / (occurs > 0).sum(1),
             "accuracy": accuracy,
@@ -73,21 +76,24 @@ def resample(
 
 def draw_confusions(
     truth: NDArray[np.int64],
-    said: NDArray[np.int64],
+    predicted: NDArray[np.int64],
     unit: NDArray[np.intp],
     weights: NDArray[np.float64],
     classes: int,
 ) -> NDArray[np.float64]:
-    """(draws, classes, classes): rows by true class (second axis) and the class that was said, of every draw."""
+    """Return the confusion of every draw (draws, true classes, predicted classes)."""
     units = weights.shape[1]
     confusions = np.zeros((units, classes, classes))
-    np.add.at(confusions, (unit, truth, said), 1.0)
+    np.add.at(confusions, (unit, truth, predicted), 1.0)
     drawn: NDArray[np.float64] = (weights @ confusions.reshape(units, -1)).reshape(-1, classes, classes)
     return drawn
 
 
 def threshold(truth: NDArray[np.int64], probability: NDArray[np.float32]) -> float:
-    """The cut with the best balanced accuracy: middle of the widest gap among equals; 0.5 for one class."""
+    """Return the threshold with the best balanced accuracy, or 0.5 if the truth has one class only.
+
+    Of equally good ones it is the middle of the widest gap between two probabilities.
+    """
     if len(np.unique(truth)) < 2:
         return 0.5
     values, place = np.unique(probability.astype(np.float64), return_inverse=True)
@@ -95,19 +101,19 @@ def threshold(truth: NDArray[np.int64], probability: NDArray[np.float32]) -> flo
         return 0.5
     positive = np.bincount(place, truth == 1, len(values))
     negative = np.bincount(place, truth == 0, len(values))
-    # Cut i lies between values i and i + 1: what is above is called positive.
+    # Threshold i lies between values i and i + 1; windows above it are called positive.
     sensitivity = 1 - np.cumsum(positive)[:-1] / positive.sum()
     specificity = np.cumsum(negative)[:-1] / negative.sum()
     balanced = (sensitivity + specificity) / 2
     gap = np.where(balanced >= balanced.max() - 1e-12, np.diff(values), -1.0)
     best = int(gap.argmax())
-    if balanced[best] <= 0.5:  # calling all alike does as well: there is nothing to choose by
+    if balanced[best] <= 0.5:  # no better than one answer for all
         return 0.5
     return float((values[best] + values[best + 1]) / 2)
 
 
 def confusion(truth: NDArray[np.int64], output: NDArray[np.float32]) -> tuple[tuple[int, ...], ...]:
-    """Windows by true class (rows) and most probable class (columns)."""
+    """Return the number of windows by true class (rows) and most probable class (columns)."""
     from sklearn.metrics import confusion_matrix
 
     found = confusion_matrix(truth, output.argmax(1), labels=np.arange(output.shape[1]))
@@ -115,7 +121,7 @@ def confusion(truth: NDArray[np.int64], output: NDArray[np.float32]) -> tuple[tu
 
 
 def _ranked(truth: NDArray[np.int64], classes: int) -> list[int]:
-    """The classes whose ranking counts: the last of two; of more, those that occur."""
+    """Return the classes whose ranking counts: the last of two, or all that occur of more."""
     present = np.unique(truth).tolist()
     if len(present) < 2:
         return []
@@ -125,7 +131,7 @@ def _ranked(truth: NDArray[np.int64], classes: int) -> list[int]:
 def _resample_ranks(
     truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
-    """AUROC and AUPR of every draw, averaged over the classes that the draw has."""
+    """Return AUROC and AUPR of every draw, averaged over the classes that the draw has."""
     areas, precisions = [], []
     for k in _ranked(truth, output.shape[1]):
         order = np.argsort(-output[:, k], kind="stable")
@@ -144,7 +150,7 @@ def _resample_ranks(
 def _areas(
     weight: NDArray[np.float64], true: NDArray[np.bool_], last: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Areas under the two curves for rows of weights of windows that are sorted by falling probability."""
+    """Return the areas under both curves for rows of weights; the windows are sorted by falling probability."""
     hits = np.cumsum(weight * true, axis=1)[:, last]
     alarms = np.cumsum(weight * ~true, axis=1)[:, last]
     before_hits, new_alarms = np.pad(hits, ((0, 0), (1, 0)))[:, :-1], np.diff(alarms, axis=1, prepend=0)
@@ -156,8 +162,99 @@ def _areas(
 
 
 def _mean(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The mean without NaN; NaN where there is nothing else."""
+    """Return the mean without NaN, or NaN if there is no other value."""
     stacked = np.stack(columns)
     counted = np.isfinite(stacked)
     total = np.where(counted, stacked, 0.0).sum(0)
     return np.where(counted.any(0), total / np.maximum(counted.sum(0), 1), np.nan)
+
+
+# Two classes decided by a threshold, as ``predict`` decides. The positive class is the last one.
+
+THRESHOLD_NAMES = ("balanced_accuracy", "sensitivity", "specificity", "precision", "f1")
+_ONE_HOT = np.eye(2, dtype=np.float32)
+
+
+def decide(output: NDArray[np.floating], threshold: float) -> NDArray[np.int64]:
+    """Return the class of each row of two probabilities: the last one from ``threshold`` on.
+
+    This is the one rule, which ``predict`` uses as well.
+    """
+    return (output[:, 1].astype(np.float64) >= threshold).astype(np.int64)  # in float32 the threshold would be rounded
+
+
+def measure_decided(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> dict[str, float | None]:
+    """Return every number of ``THRESHOLD_NAMES``; None if its denominator is zero."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    precision, recall, f1, _ = precision_recall_fscore_support(truth, predicted, labels=[0, 1], zero_division=np.nan)
+    found = (recall[1], recall[0], precision[1], f1[1])
+    balanced = count(truth, _ONE_HOT[predicted])["balanced_accuracy"]
+    values = [balanced, *(float(value) if np.isfinite(value) else None for value in found)]
+    return dict(zip(THRESHOLD_NAMES, values, strict=True))
+
+
+def resample_decided(
+    truth: NDArray[np.int64], predicted: NDArray[np.int64], unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
+    """Return every number of ``THRESHOLD_NAMES`` for each row of ``weights`` (draws, units); NaN if it is undefined.
+
+    Return also whether a draw has every class that the truth has.
+    """
+    drawn = draw_confusions(truth, predicted, unit, weights, 2)
+    right, occurs, called = drawn.diagonal(axis1=1, axis2=2), drawn.sum(2), drawn.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        recall = right / occurs
+        precision = right[:, 1] / called[:, 1]
+        f1 = 2 * right[:, 1] / (occurs[:, 1] + called[:, 1])
+    balanced = np.where(occurs > 0, recall, 0.0).sum(1) / (occurs > 0).sum(1)
+    values = (balanced, recall[:, 1], recall[:, 0], precision, f1)
+    return dict(zip(THRESHOLD_NAMES, values, strict=True)), (occurs[:, np.unique(truth)] > 0).all(1)
+
+
+# Calibration: whether events of probability 80 % happen in 80 % of the windows.
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Windows whose probability lies between ``low`` and ``high``."""
+
+    low: float
+    high: float
+    windows: int
+    said: float
+    """Mean probability."""
+    true: float
+    """Share of windows in which it happened."""
+
+
+@dataclass(frozen=True)
+class CalibrationCurve:
+    """Bins that have windows, and the expected calibration error."""
+
+    bins: tuple[Bin, ...]
+    error: float
+
+
+def calibrate(truth: NDArray[np.int64], output: NDArray[np.float32]) -> CalibrationCurve:
+    """Return the calibration of windows in ten bins of equal width.
+
+    For two classes, the probability of the last one is compared with its share. For more, the probability of the most
+    probable class is compared with the share of right answers. The error is the mean distance, weighted by windows:
+    the expected calibration error of Guo et al., "On Calibration of Modern Neural Networks" (2017),
+    https://arxiv.org/abs/1706.04599.
+    """
+    from sklearn.calibration import calibration_curve
+
+    two = output.shape[1] == 2
+    probability = np.clip(output[:, 1] if two else output.max(1), 0.0, 1.0).astype(np.float64)
+    happened = (truth == (1 if two else output.argmax(1))).astype(np.int64)
+    true, predicted = calibration_curve(happened, probability, n_bins=BINS, strategy="uniform", pos_label=1)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    place = np.searchsorted(edges[1:-1], probability)  # as scikit-learn does
+    used, windows = np.unique(place, return_counts=True)
+    rows = zip(used.tolist(), windows.tolist(), predicted.tolist(), true.tolist(), strict=True)
+    bins = tuple(Bin(round(k / BINS, 6), round((k + 1) / BINS, 6), n, p, t) for k, n, p, t in rows)
+    return CalibrationCurve(bins, float(np.abs(true - predicted) @ windows / len(truth)))

@@ -1,11 +1,14 @@
-"""Metrics: predictions beside the truth, the number that selects, the threshold, and the whole honest score of a test.
+"""Predictions with their truth, the metric that selects, the threshold, and all scores of a test split.
 
-The formulas are scikit-learn's; what is ours is the order of things: which number selects, over whom intervals are
-taken, and what happens where a class is missing. Below ``runs``, without torch.
+``Predictions`` is what a model predicts for windows. ``headline`` selects on validation, ``choose_threshold`` chooses
+on it, and ``score`` scores a test by window, recording and subject. The formulas are scikit-learn's. This module
+decides which metric selects, over which units intervals are taken, and what happens if a class is missing. It does not
+load torch.
 """
 
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,20 +19,170 @@ from cerebro_eeg.errors import InputError
 from cerebro_eeg.files import replacing
 from cerebro_eeg.progress import counted
 from cerebro_eeg.scores import classification, regression
-from cerebro_eeg.scores.bootstrap import draw
-from cerebro_eeg.scores.calibration import calibrate
-from cerebro_eeg.scores.levels import Table, class_counts, group, level, subject_rows
-from cerebro_eeg.scores.operating import operate
-from cerebro_eeg.scores.tables import AtThreshold, Scores, positive_of
+from cerebro_eeg.scores.classification import calibrate
+from cerebro_eeg.scores.tables import (
+    AtThreshold,
+    ClassCount,
+    Decided,
+    Estimate,
+    LevelScores,
+    Scores,
+    SubjectRow,
+    positive_of,
+)
+
+# The bootstrap. Windows of one subject are alike, so an interval over windows would be far too narrow. Subjects are
+# therefore drawn, with replacement; a draw is a row of weights.
+
+CONFIDENCE = 0.95
+
+
+def draw(units: int, resamples: int, seed: int) -> NDArray[np.float64]:
+    """Return how often each unit is in each draw of as many units (resamples, units)."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return rng.multinomial(units, np.full(units, 1 / units), size=resamples).astype(np.float64)
+
+
+def interval(values: NDArray[np.float64], units: int) -> tuple[float | None, float | None]:
+    """Return the percentiles that hold 95 % of the draws; None for one unit, or if most draws have no value."""
+    known = values[np.isfinite(values)]
+    if units < 2 or not len(values) or 2 * len(known) < len(values):
+        return None, None
+    low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+    return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class OutputTable:
+    """Outputs with the truth; a row is a window, a recording or a subject."""
+
+    kind: str
+    names: tuple[str, ...]
+    output: NDArray[np.float32]
+    truth: NDArray[Any]
+    recording: NDArray[np.str_]
+    subject: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.output)
+
+
+def group(table: OutputTable, by: NDArray[np.str_]) -> OutputTable | None:
+    """Return one row per value of ``by`` with the mean output; None if rows of one value differ in their truth."""
+    _, first, place, count = np.unique(by, return_index=True, return_inverse=True, return_counts=True)
+    if not np.array_equal(table.truth, table.truth[first][place]):
+        return None
+    sums = np.zeros((len(first), table.output.shape[1]))
+    np.add.at(sums, place, table.output)
+    return replace(
+        table,
+        output=(sums / count[:, None]).astype(np.float64),
+        truth=table.truth[first],
+        recording=table.recording[first],
+        subject=table.subject[first],
+    )
+
+
+def level(table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]) -> LevelScores:
+    """Return every number with its interval over the units, and the numbers of a guess from the class shares."""
+    values = _measure(table)
+    drawn, usable = _resample(table, unit, np.vstack([np.ones((1, weights.shape[1])), weights]))
+    found = estimates(values, drawn, usable, weights.shape[1])
+    return LevelScores(len(table), int(usable[1:].sum()), found, _measure(_guess(table)))
+
+
+def level_at_threshold(
+    table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64], threshold: float
+) -> Decided:
+    """Return every number at the threshold with its interval over the units, and the confusion."""
+    predicted = classification.decide(table.output, threshold)
+    drawn, usable = classification.resample_decided(
+        table.truth, predicted, unit, np.vstack([np.ones((1, weights.shape[1])), weights])
+    )
+    values = estimates(classification.measure_decided(table.truth, predicted), drawn, usable, weights.shape[1])
+    return Decided(
+        len(table),
+        int(usable[1:].sum()),
+        values,
+        classification.confusion(table.truth, np.eye(2, dtype=np.float32)[predicted]),
+    )
+
+
+def estimates(
+    values: Mapping[str, float | None], drawn: Mapping[str, NDArray[np.float64]], usable: NDArray[np.bool_], units: int
+) -> dict[str, Estimate]:
+    """Return each number with its interval over the usable draws.
+
+    The first draw must have every unit once: its numbers are checked against those of scikit-learn.
+    """
+    found = {}
+    for name, value in values.items():
+        again = drawn[name][0]
+        assert np.isnan(again) if value is None else abs(again - value) < 1e-6 * max(1.0, abs(value)), name
+        within = np.where(usable[1:], drawn[name][1:], np.nan)
+        low, high = (None, None) if value is None else interval(within, units)
+        found[name] = Estimate(value, low, high)
+    return found
+
+
+def subject_rows(table: OutputTable) -> tuple[SubjectRow, ...]:
+    """Return every number for each subject alone, by window; None if its windows do not suffice."""
+    subjects, unit, windows = np.unique(table.subject, return_inverse=True, return_counts=True)
+    drawn, _ = _resample(table, unit, np.eye(len(subjects)))
+    pairs = np.unique(np.stack([table.subject, table.recording]), axis=1)[0]
+    recordings = dict(zip(*np.unique(pairs, return_counts=True), strict=True))
+    return tuple(
+        SubjectRow(
+            str(subject),
+            int(recordings[subject]),
+            int(windows[k]),
+            {name: float(of[k]) if np.isfinite(of[k]) else None for name, of in drawn.items()},
+        )
+        for k, subject in enumerate(subjects)
+    )
+
+
+def class_counts(table: OutputTable) -> tuple[ClassCount, ...]:
+    """Return the number of windows, recordings and subjects of each class."""
+    found = []
+    for k, name in enumerate(table.names):
+        has = table.truth == k
+        recordings, subjects = np.unique(table.recording[has]), np.unique(table.subject[has])
+        found.append(ClassCount(name, int(has.sum()), len(recordings), len(subjects)))
+    return tuple(found)
+
+
+def _guess(table: OutputTable) -> OutputTable:
+    """Return a guess that is the same for all rows: the shares of the classes, or the means of the targets."""
+    if table.kind == "regression":
+        constant = table.truth.astype(np.float64).mean(0)
+    else:
+        constant = np.bincount(table.truth, minlength=len(table.names)) / len(table)
+    return replace(table, output=np.tile(constant, (len(table), 1)))
+
+
+def _measure(table: OutputTable) -> dict[str, float | None]:
+    if table.kind == "regression":
+        return regression.measure(table.truth, table.output, table.names)
+    return classification.measure(table.truth, table.output)
+
+
+def _resample(
+    table: OutputTable, unit: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
+    if table.kind == "regression":
+        return regression.resample(table.truth, table.output, unit, weights, table.names)
+    return classification.resample(table.truth, table.output, unit, weights)
+
 
 KINDS = ("classification", "regression")
-_FEW = 10  # subjects below which percentile intervals are too narrow to pass without a word (docs/training.md)
+_FEW = 10  # below so many subjects a note says that percentile intervals are too narrow (docs/training.md)
 FIELDS = ("kind", "names", "output", "truth", "recording", "subject", "start", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of windows, and what is true of them. Arrays have one entry a window."""
+    """Outputs of a model for windows, and the truth. Arrays have one entry per window."""
 
     kind: str
     """classification or regression."""
@@ -41,11 +194,11 @@ class Predictions:
     """(windows,): places in ``names``; or (windows, names): values."""
     recording: NDArray[np.str_]
     subject: NDArray[np.str_]
-    """Empty: not known."""
+    """Empty if it is not known."""
     start: NDArray[np.float64]
     """Seconds from the start of the recording."""
     seconds: float
-    """Of each window."""
+    """Length of a window."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -54,14 +207,14 @@ class Predictions:
         return len(self.output)
 
     def save(self, path: Path) -> None:
-        """As .npz, whole or not at all."""
+        """Write them as .npz, atomically."""
         arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in FIELDS}
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     @staticmethod
     def load(path: Path) -> "Predictions":
-        """Every field checked; nothing in the file can run."""
+        """Read them with every field checked; no code in the file can run."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 found = {name: arrays[name] for name in FIELDS}
@@ -78,11 +231,11 @@ class Predictions:
 
 
 def headline(predictions: Predictions) -> tuple[str, float]:
-    """The number that selection on validation uses, and its name; larger is better.
+    """Return the metric that selects on validation, and its value; larger is better.
 
-    Two classes: AUROC, 0.5 where the truth has only one of them. More classes: balanced accuracy over the classes that
-    the truth has. Regression: R2, averaged over the targets, 0 for a target that does not vary. ``missing`` tells
-    which classes or targets are not in the truth.
+    Two classes have AUROC, which is 0.5 if the truth has only one of them. More classes have balanced accuracy over
+    the classes of the truth. Regression has R2, averaged over the targets, with 0 for a target that does not vary.
+    ``missing`` returns the classes or targets that the truth lacks.
     """
     if predictions.kind == "regression":
         found = regression.measure(predictions.truth, predictions.output, predictions.names)
@@ -97,7 +250,7 @@ def headline(predictions: Predictions) -> tuple[str, float]:
 
 
 def missing(predictions: Predictions) -> tuple[str, ...]:
-    """Classes that the truth does not have, or targets that do not vary in it: no score can speak of them."""
+    """Return the classes that the truth lacks, or the targets that do not vary in it; no score covers them."""
     if predictions.kind == "classification":
         count = np.bincount(predictions.truth, minlength=len(predictions.names))
         return tuple(name for name, n in zip(predictions.names, count, strict=True) if not n)
@@ -106,11 +259,11 @@ def missing(predictions: Predictions) -> tuple[str, ...]:
 
 
 def choose_threshold(predictions: Predictions) -> float:
-    """The probability of the last class from which on a recording is called so: chosen on validation, for two classes.
+    """Return the probability from which on a recording is called the last of two classes; chosen on validation.
 
-    It maximises balanced accuracy over recordings (mean probability of each) and of equals lies in the middle of the
-    widest gap between two probabilities. Where recordings hold windows of both classes, windows take the place of
-    recordings. It is 0.5 where the truth has one class only, or no cut is better than calling all alike.
+    It maximises balanced accuracy over recordings, each with its mean probability. Of equally good ones it is the
+    middle of the widest gap between two probabilities. If recordings hold windows of both classes, windows are used
+    instead. It is 0.5 if the truth has one class only, or if no threshold is better than one answer for all.
     """
     if predictions.kind != "classification" or len(predictions.names) != 2:
         raise InputError(
@@ -122,7 +275,7 @@ def choose_threshold(predictions: Predictions) -> float:
 
 
 def threshold_level(predictions: Predictions) -> Literal["recording", "window"]:
-    """What ``choose_threshold`` chooses over: recordings, or windows where recordings hold windows of both classes."""
+    """Return what ``choose_threshold`` chooses over: recordings, or windows if a recording holds both classes."""
     table = _table(predictions)
     return "window" if group(table, table.recording) is None else "recording"
 
@@ -135,13 +288,13 @@ def score(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Everything there is to say: by window, as in the paper, by recording and by subject; intervals over subjects.
+    """Return all scores: by window, as in the paper, by recording and by subject, with intervals over subjects.
 
-    A recording or subject is judged by the mean of its windows' outputs, where all its windows have one truth. The 95 %
-    intervals are percentiles over ``resamples`` draws of as many subjects, with replacement; a draw without one of the
-    classes does not count. They need two subjects. Windows without a known subject count by recording. The order
-    of the windows changes nothing. With the ``threshold`` that validation chose for two classes (``chosen_on``: over
-    window or recording), also what comes of deciding by it, as ``predict`` does.
+    A recording or subject has the mean of its windows' outputs, if all its windows have one truth. The 95 % intervals
+    are percentiles over ``resamples`` draws of as many subjects, with replacement. A draw without one of the classes
+    does not count, and intervals need two subjects. Windows without a known subject count by recording. The order of
+    the windows changes nothing. A ``threshold``, which validation chose for two classes over ``chosen_on`` (window or
+    recording), adds the scores of deciding by it, as ``predict`` does.
     """
     if threshold is not None and positive_of(predictions.kind, predictions.names) is None:
         raise InputError(
@@ -168,7 +321,7 @@ def score(
             f"intervals over so few ({who}) are too narrow: those of 5 subjects hold in 84 of 100 cases, not 95"
         )
     levels = {"window": level(table, unit, weights)}
-    decided = {} if threshold is None else {"window": operate(table, unit, weights, threshold)}
+    decided = {} if threshold is None else {"window": level_at_threshold(table, unit, weights, threshold)}
     for name, of_window in (("recording", table.recording), ("subject", table.subject)):
         grouped = group(table, of_window)
         if grouped is None:
@@ -177,7 +330,7 @@ def score(
             unit_of = np.searchsorted(units, grouped.subject)
             levels[name] = level(grouped, unit_of, weights)
             if threshold is not None and name == "recording":
-                decided[name] = operate(grouped, unit_of, weights, threshold)
+                decided[name] = level_at_threshold(grouped, unit_of, weights, threshold)
     classes = predictions.kind == "classification"
     return Scores(
         kind=predictions.kind,
@@ -197,18 +350,18 @@ def score(
     )
 
 
-def _table(predictions: Predictions) -> Table:
-    """The windows by recording and start; a recording whose subject is not known is its own."""
+def _table(predictions: Predictions) -> OutputTable:
+    """Return the windows sorted by recording and start; a recording without a known subject is its own subject."""
     order = np.lexsort((predictions.start, predictions.recording))
     recording, subject = predictions.recording[order], predictions.subject[order]
     known = np.where(subject == "", np.char.add("recording ", recording), subject)
-    return Table(
+    return OutputTable(
         predictions.kind, predictions.names, predictions.output[order], predictions.truth[order], recording, known
     )
 
 
 def _check(given: Predictions) -> None:
-    """Refuse what cannot be scored truthfully."""
+    """Raise an error for predictions that cannot be scored truthfully."""
     if given.kind not in KINDS:
         raise InputError(f"kind is {given.kind!r}; expected {' or '.join(KINDS)}")
     n, k = len(given.output), len(given.names)

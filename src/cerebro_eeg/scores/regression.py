@@ -1,4 +1,4 @@
-"""Regression: scikit-learn's R2 and RMSE by target and averaged, and the same for thousands of draws at once."""
+"""Scores of values: scikit-learn's R2 and RMSE, per target and averaged, and the same for thousands of draws."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,19 @@ from numpy.typing import NDArray
 
 
 def measure(truth: NDArray[np.float32], output: NDArray[np.float32], names: Sequence[str]) -> dict[str, float | None]:
-    """R2 and RMSE: the means over the targets, then each. R2 is None where the truth does not vary, and left out of
-    the mean."""
+    """Return R2 and RMSE: the means over the targets, then each target.
+
+    R2 is None for a target that does not vary, which is left out of the mean.
+    """
     from sklearn.metrics import r2_score, root_mean_squared_error
 
-    true, said = truth.astype(np.float64), output.astype(np.float64)
+    true, predicted = truth.astype(np.float64), output.astype(np.float64)
     varies = np.ptp(true, axis=0) > 0
     r2: list[float | None] = [None] * len(names)
     if varies.any():
-        found = r2_score(true, said, multioutput="raw_values").tolist()
+        found = r2_score(true, predicted, multioutput="raw_values").tolist()
         r2 = [value if there else None for value, there in zip(found, varies, strict=True)]
-    rmse = root_mean_squared_error(true, said, multioutput="raw_values").tolist()
+    rmse = root_mean_squared_error(true, predicted, multioutput="raw_values").tolist()
     known = [value for value in r2 if value is not None]
     return {
         "r2": float(np.mean(known)) if known else None,
@@ -34,9 +36,9 @@ def resample(
     weights: NDArray[np.float64],
     names: Sequence[str],
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
-    """The same for every row of ``weights`` (draws, units), NaN where undefined; and whether all targets vary."""
+    """Return the same for each row of ``weights`` (draws, units), NaN if undefined; and whether all targets vary."""
     true = truth.astype(np.float64)
-    centred = true - true.mean(0)  # sums of squares of far-off values would cancel
+    centred = true - true.mean(0)  # otherwise sums of squares of large values cancel
     error = np.square(true - output)
 
     def drawn(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,18 +1,17 @@
-"""Seizures: whether events were found, and how many false alarms a day there were, as SzCORE defines both.
+"""Seizure events: how many were found, and how many false alarms there were per day, as SzCORE defines both.
 
-Windows are laid out on each recording's time line, one value a second (where several windows meet, their mean, weighted
-by overlap). Package ``timescoring`` then merges events less than 90 s apart, splits those longer than 5 minutes, and
-takes an event for found where a detection overlaps it, from 30 s before its start to 60 s after its end. These are the
+Windows are laid out on each recording's time line, one value per second; overlapping windows give their mean, weighted
+by overlap. Package ``timescoring`` merges events less than 90 s apart and splits those longer than 5 minutes. It counts
+an event as found if a detection overlaps it, from 30 s before its start to 60 s after its end. These are the
 parameters of SzCORE: Dan et al., "SzCORE: Seizure Community Open-source Research Evaluation framework for the
 validation of EEG-based automated seizure detection algorithms", https://arxiv.org/abs/2402.13005, and
-https://eslweb.epfl.ch/epilepsybenchmarks/framework. Counts are summed over the recordings of a subject; SzCORE reports
-the mean over subjects. Seconds without a window hold no event and do not count as time without an alarm.
+https://eslweb.epfl.ch/epilepsybenchmarks/framework. Counts are summed over the recordings of a subject, and SzCORE
+reports the mean over subjects. Seconds without a window hold no event and do not count as time without an alarm.
 
-Events as SzCORE's TSV: one file a recording, one row a detected seizure, columns after HED-SCORE for BIDS.
-
-The columns and their order are those of https://epilepsybenchmarks.com/contribute and of package ``epilepsy2bids``. A
-recording without a detection has one row ``bckg`` over its whole length. The date is a neutral one for every recording:
-stores know no dates, and none should come back this way.
+``write_events`` writes detections as SzCORE's TSV: one file per recording, one row per detected seizure, with columns
+after HED-SCORE for BIDS. The columns and their order are those of https://epilepsybenchmarks.com/contribute and of
+package ``epilepsy2bids``. A recording without a detection has one row ``bckg`` over its whole length. All recordings
+have the same neutral date: stores know no dates, and none should come back this way.
 """
 
 import re
@@ -26,12 +25,12 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.files import write_text
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.scores.bootstrap import draw, interval
+from cerebro_eeg.scores.predictions import draw, interval
 from cerebro_eeg.scores.tables import Estimate
 
 TOLERANCE_BEFORE, TOLERANCE_AFTER = 30.0, 60.0
 OVERLAP = 0.0
-"""Any."""
+"""Any overlap counts."""
 LONGEST = 300.0
 NEAREST = 90.0
 NAMES = ("sensitivity", "precision", "f1", "false_alarms_per_day")
@@ -39,12 +38,12 @@ _NOT = re.compile(r"(^|[^a-z])(no|non|not|without|inter)([^a-z]|$)|free")
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """One recording, a value a second; NaN where no window lies."""
+class TimeLine:
+    """One recording with a value per second; NaN for seconds without a window."""
 
     subject: str
     truth: NDArray[np.float64]
-    """Share of the windows there whose class is seizure."""
+    """Share of the windows of each second whose class is seizure."""
     probability: NDArray[np.float64]
 
 
@@ -53,7 +52,7 @@ class EventScores:
     """Event-level scores, as SzCORE defines them."""
 
     name: str
-    """The class whose events these are."""
+    """The class of the events."""
     threshold: float
     seizures: int
     found: int
@@ -61,9 +60,9 @@ class EventScores:
     hours: float
     subjects: int
     pooled: Mapping[str, Estimate]
-    """From counts over all recordings, with 95 % intervals over subjects."""
+    """Numbers from counts over all recordings, with 95 % intervals over subjects."""
     by_subject: Mapping[str, float | None]
-    """Means over subjects, what SzCORE reports; those without a value left out."""
+    """Means over the subjects that have a value, as SzCORE reports them."""
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)
@@ -82,7 +81,7 @@ class EventScores:
 
 
 def seizure_class(names: Sequence[str]) -> int | None:
-    """The place of the one class of two that is called a seizure."""
+    """Return the place of the one class of two that is called a seizure; None if there is none."""
     called = [k for k, name in enumerate(names) if "seiz" in name.lower() and not _NOT.search(name.lower())]
     return called[0] if len(names) == 2 and len(called) == 1 else None
 
@@ -90,7 +89,7 @@ def seizure_class(names: Sequence[str]) -> int | None:
 def lay_out(
     start: NDArray[np.float64], seconds: float, values: NDArray[np.floating[Any]], length: int
 ) -> NDArray[np.float64]:
-    """Values of windows as one a second: the mean, weighted by overlap; NaN where there is no window."""
+    """Return the values of windows as one per second: the mean, weighted by overlap; NaN without a window."""
     total, weight = np.zeros(length), np.zeros(length)
     first = np.floor(start).astype(np.int64)
     for step in range(int(np.ceil(seconds)) + 1):
@@ -103,9 +102,12 @@ def lay_out(
 
 
 def score_events(
-    lines: Mapping[str, Line], name: str, *, threshold: float = 0.5, resamples: int = 1000, seed: int = 0
+    lines: Mapping[str, TimeLine], name: str, *, threshold: float = 0.5, resamples: int = 1000, seed: int = 0
 ) -> EventScores:
-    """Score the time lines of recordings: an event is where the value is at least one half, or the threshold."""
+    """Score the time lines of recordings.
+
+    A true event is where the truth is at least one half, a detection where the probability reaches the threshold.
+    """
     subjects = sorted({line.subject for line in lines.values()})
     counts = np.zeros((len(subjects), 4))
     for line in lines.values():
@@ -131,21 +133,21 @@ def score_events(
     )
 
 
-def _count(line: Line, threshold: float) -> NDArray[np.float64]:
-    """Events found, false alarms, events, seconds with a window."""
+def _count(line: TimeLine, threshold: float) -> NDArray[np.float64]:
+    """Return the events found, the false alarms, the events, and the seconds with a window."""
     from timescoring.annotations import Annotation
     from timescoring.scoring import EventScoring
 
     parameters = EventScoring.Parameters(TOLERANCE_BEFORE, TOLERANCE_AFTER, OVERLAP, LONGEST, NEAREST)
     covered = np.isfinite(line.probability)
     truth = Annotation(np.where(covered, line.truth, 0.0) >= 0.5, 1)
-    said = Annotation(covered & (np.where(covered, line.probability, 0.0) >= threshold), 1)
-    scored = EventScoring(truth, said, parameters)
+    predicted = Annotation(covered & (np.where(covered, line.probability, 0.0) >= threshold), 1)
+    scored = EventScoring(truth, predicted, parameters)
     return np.array([scored.tp, scored.fp, scored.refTrue, covered.sum()], np.float64)
 
 
 def _compute(row: NDArray[np.float64]) -> tuple[float, ...]:
-    """The package's own formulas on sums of its counts, which it offers for one recording only."""
+    """Return the package's own formulas on sums of its counts; the package itself takes one recording only."""
     from timescoring.scoring import EventScoring
 
     total = EventScoring.__new__(EventScoring)
@@ -166,9 +168,9 @@ DATE = "2000-01-01 00:00:00"
 def find_events(
     probability: NDArray[np.float64], threshold: float, duration: float
 ) -> list[tuple[float, float, float]]:
-    """Onset, duration and mean probability of the stretches at or above the threshold; one value a second."""
-    said = np.concatenate([[False], np.nan_to_num(probability, nan=-1.0) >= threshold, [False]])
-    edges = np.flatnonzero(np.diff(said.astype(np.int8)))
+    """Return onset, duration and mean probability of the stretches at or above the threshold."""
+    predicted = np.concatenate([[False], np.nan_to_num(probability, nan=-1.0) >= threshold, [False]])
+    edges = np.flatnonzero(np.diff(predicted.astype(np.int8)))
     pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return [(float(a), min(float(b), duration) - a, float(probability[a:b].mean())) for a, b in pairs]
 

@@ -1,12 +1,62 @@
-"""Scores: what is said of predictions, as numbers for machines and as a table for people."""
+"""The tables of scores: numbers for programs, lines for people, and the words for how each number was decided.
+
+AUROC and AUPR need no threshold. Accuracies, F1 and kappa take the most probable class, which for two classes is a
+threshold of 0.5. ``predict`` decides at the threshold that validation chose, and so do events. Every table names its
+rule, because a number without it is easily taken for another.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.scores.calibration import Calibration
-from cerebro_eeg.scores.rules import by_rule, span
+from cerebro_eeg.scores.classification import CalibrationCurve
+
+_RANKS = ("auroc", "aupr")
+WITHOUT_THRESHOLD = "without a threshold"
+
+
+def primary(kind: str, names: Sequence[str]) -> str:
+    """Return the metric that stands for a task; ``predictions.headline`` selects by it on validation."""
+    if kind == "regression":
+        return "r2"
+    return "auroc" if len(names) == 2 else "balanced_accuracy"
+
+
+def by_rule(kind: str, names: Sequence[str], metrics: Sequence[str]) -> dict[str, list[str]]:
+    """Return the metrics by the rule that decided, in words; the primary metric's rule comes first.
+
+    A regression decides nothing, so its rule is empty.
+    """
+    if kind == "regression":
+        return {"": list(metrics)}
+    most = "by the most probable class" + (" (a threshold of 0.5)" if len(names) == 2 else "")
+    found = {
+        WITHOUT_THRESHOLD: [name for name in metrics if name in _RANKS],
+        most: [name for name in metrics if name not in _RANKS],
+    }
+    first = WITHOUT_THRESHOLD if primary(kind, names) in _RANKS else most
+    return {words: found[words] for words in sorted(found, key=lambda words: words != first) if found[words]}
+
+
+def span(thresholds: Sequence[float]) -> str:
+    """Return one threshold, or the range from the lowest to the highest of several trainings."""
+    low, high = f"{min(thresholds):.3f}", f"{max(thresholds):.3f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def event_words(scores: Sequence[Mapping[str, Any]]) -> str:
+    """Return the heading of events with their threshold, from scores as ``test.json`` has them."""
+    events, decided = [score["events"] for score in scores], [score["scores"]["at_threshold"] for score in scores]
+    limits = [event["threshold"] for event in events]
+    if not all(decided):
+        words = f"at a threshold of {span(limits)}"
+    elif limits == [at["threshold"] for at in decided]:
+        words = f"at the same threshold ({span(limits)})"
+    else:
+        words = f"at a threshold of their own ({span(limits)}, chosen on validation over windows)"
+    return f"events of {events[0]['name']} (SzCORE), {words}"
+
 
 TITLES = {
     "balanced_accuracy": "balanced accuracy",
@@ -19,12 +69,11 @@ TITLES = {
     "r2": "R2",
     "rmse": "RMSE",
 }
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval; None: it cannot be known from these data."""
+    """A number with its 95 % interval; None if these data do not determine it."""
 
     value: float | None
     low: float | None
@@ -32,27 +81,27 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelScores:
     """Numbers over windows, recordings or subjects."""
 
     count: int
     draws: int
-    """That the intervals rest on: those with every class."""
+    """Draws that the intervals rest on: those with every class."""
     values: Mapping[str, Estimate]
     chance: Mapping[str, float | None]
-    """Of one who only knows how often each class is and says the most frequent one; for values, their mean."""
+    """Numbers of a guess that always gives the class shares; for values, their mean."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """Numbers over windows or recordings, each called positive or not."""
+    """Numbers over windows or recordings that were decided by a threshold."""
 
     count: int
     draws: int
-    """That the intervals rest on: those with every class."""
+    """Draws that the intervals rest on: those with every class."""
     values: Mapping[str, Estimate]
     confusion: tuple[tuple[int, ...], ...]
-    """By true class and the class that was said."""
+    """Counts by true class and predicted class."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +110,15 @@ class AtThreshold:
 
     threshold: float
     chosen_on: str
-    """window or recording; unknown for weights that do not say."""
+    """window or recording; unknown for weights that do not record it."""
     positive: str
     levels: Mapping[str, Decided]
-    """window; recording where all windows of one have one truth."""
+    """window, and recording if all windows of each recording have one truth."""
 
 
 @dataclass(frozen=True)
 class ClassCount:
-    """Where a class occurs."""
+    """Windows, recordings and subjects of a class."""
 
     name: str
     windows: int
@@ -79,7 +128,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class SubjectRow:
-    """One subject, by window."""
+    """Numbers of one subject, over its windows."""
 
     subject: str
     recordings: int
@@ -89,7 +138,7 @@ class SubjectRow:
 
 @dataclass(frozen=True)
 class Scores:
-    """Everything there is to say of predictions."""
+    """All scores of some predictions."""
 
     kind: str
     names: tuple[str, ...]
@@ -98,16 +147,16 @@ class Scores:
     subjects: int
     resamples: int
     seed: int
-    levels: Mapping[str, Level]
-    """window; recording and subject where all windows of one have one truth."""
+    levels: Mapping[str, LevelScores]
+    """window, and recording and subject if all windows of each have one truth."""
     classes: tuple[ClassCount, ...]
     confusion: tuple[tuple[int, ...], ...] | None
-    """Windows by true class and most probable class."""
-    calibration: Calibration | None
+    """Counts of windows by true class and most probable class."""
+    calibration: CalibrationCurve | None
     by_subject: tuple[SubjectRow, ...]
     notes: tuple[str, ...]
     at_threshold: AtThreshold | None = None
-    """None where no threshold was chosen."""
+    """None if no threshold was chosen."""
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)
@@ -135,16 +184,6 @@ class Scores:
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
-    def subject_table(self) -> str:
-        """One line a subject, the first of many."""
-        metric = next(iter(self.levels["window"].values))
-        rows = [
-            f"  {row.subject:<24} {row.windows:>7,} windows  {title(metric)} {shown(row.values[metric])}"
-            for row in self.by_subject[:_SHOWN]
-        ]
-        more = len(self.by_subject) - _SHOWN
-        return "\n".join([*rows, f"  and {more:,} more"] if more > 0 else rows)
-
     def _decided(self, found: AtThreshold) -> list[str]:
         lines = [f"{at_threshold_words([found.threshold], [found.chosen_on])}; positive: {found.positive}"]
         for name, level in found.levels.items():
@@ -165,28 +204,28 @@ class Scores:
 
 
 def title(metric: str) -> str:
-    """What people call it: "r2 knee" is "R2 knee"."""
+    """Return the usual name of a metric: "r2 knee" becomes "R2 knee"."""
     first, _, rest = metric.partition(" ")
     return f"{TITLES.get(first, first)} {rest}".rstrip()
 
 
 def shown(value: float | None) -> str:
-    """Three digits, or n/a."""
+    """Return a number with three digits, or n/a."""
     return "n/a" if value is None else f"{value:.3f}"
 
 
 def positive_of(kind: str, names: Sequence[str]) -> str | None:
-    """The class that AUROC, AUPR and a threshold speak of: the last of two; None where there are not two."""
+    """Return the class that AUROC, AUPR and a threshold refer to: the last of two; None if there are not two."""
     return names[-1] if kind == "classification" and len(names) == 2 else None
 
 
 def at_threshold_words(thresholds: Sequence[float], chosen_on: Sequence[str]) -> str:
-    """By what was decided, of one training or of several that chose each its own."""
+    """Return words for the thresholds of one training or several."""
     return f"at the threshold chosen on validation ({span(thresholds)}, {level_words(chosen_on)})"
 
 
 def level_words(chosen_on: Sequence[str]) -> str:
-    """Over what thresholds were chosen."""
+    """Return words for the level, windows or recordings, over which thresholds were chosen."""
     return " or ".join("unknown level" if of == "unknown" else f"over {of}s" for of in dict.fromkeys(chosen_on))
 
 

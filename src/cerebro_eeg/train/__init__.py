@@ -1,1 +1,1 @@
-"""The engine: one loop for one process or many, with exact resume. It knows modules and batches, nothing of EEG."""
+"""The training loop for one process or many, with exact resume. It knows modules and batches, and nothing of EEG."""

@@ -1,8 +1,8 @@
-"""World: the processes that train together, and what they do together.
+"""ProcessGroup: the processes that train together, and the operations that they share.
 
-One process needs nothing. Started by ``torchrun``, each process finds its place in the variables that it sets, and
-they meet: over gloo on CPUs, over NCCL on GPUs. The module is wrapped whole (DDP), or its blocks and then the rest are
-sharded (FSDP2); parameters stay float32, and autocast chooses the precision of the arithmetic.
+A single process needs no group. Under ``torchrun`` each process reads its rank from the environment and joins the
+others, over gloo on CPUs and over NCCL on GPUs. DDP wraps the whole module; FSDP2 shards its blocks and then the rest.
+Parameters stay float32, and autocast chooses the precision of the arithmetic.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ Strategy = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True)
-class World:
-    """The place of this process among those that train together."""
+class ProcessGroup:
+    """The rank of this process among those that train together, and its device."""
 
     rank: int = 0
     size: int = 1
@@ -32,50 +32,53 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process prints and writes for all."""
         return self.rank == 0
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Return the sum over all processes, computed in place."""
         if self.size > 1:
             torch.distributed.all_reduce(x)
         return x
 
     def gather(self, x: object) -> list[Any]:
-        """What each process says, on all of them; for rare and small things."""
+        """Return the objects of all processes, in order of rank. It is slow, so it is for rare and small objects."""
         if self.size == 1:
             return [x]
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, x)
         return found
 
-    def share(self, x: Tensor) -> Tensor:
-        """The tensor of the first process, in place."""
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Return the tensor of the first process, copied in place."""
         if self.size > 1:
             torch.distributed.broadcast(x, 0)
         return x
 
-    def wait(self) -> None:
-        """Until all are here."""
+    def barrier(self) -> None:
+        """Wait until all processes have come to this call."""
         if self.size > 1:
             torch.distributed.barrier()
 
 
 @contextlib.contextmanager
-def meet(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0) -> Iterator[World]:
-    """The world of this process for as long as the block lasts; ``minutes`` without word from another is its end."""
+def process_group(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0) -> Iterator[ProcessGroup]:
+    """Join the process group while the block lasts.
+
+    An operation fails when another process has not answered for ``minutes``.
+    """
     if strategy not in ("ddp", "fsdp"):
         raise ConfigError(f"strategy is {strategy!r}; choose ddp or fsdp")
-    rank, size, local = (int(os.environ.get(name, default)) for name, default in _PLACE)
+    rank, size, local = (int(os.environ.get(name, default)) for name, default in _RANKS)
     chosen = choose_device(device, local)
     if size == 1 and strategy == "ddp":
-        yield World(device=chosen)
+        yield ProcessGroup(device=chosen)
         return
     if chosen.type == "mps":
         raise ConfigError("several processes need CPUs or CUDA GPUs; say --device cpu")
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    alone = "RANK" not in os.environ  # one process that shards: it still needs a group, but no network
+    alone = "RANK" not in os.environ  # a single process that shards still needs a group, but no network
     store: Any = HashStore() if alone else None
     torch.distributed.init_process_group(
         "nccl" if chosen.type == "cuda" else "gloo",
@@ -85,16 +88,16 @@ def meet(device: str = "auto", strategy: Strategy = "ddp", minutes: float = 10.0
         timeout=timedelta(minutes=minutes),
     )
     try:
-        yield World(rank, size, chosen, strategy)
+        yield ProcessGroup(rank, size, chosen, strategy)
     finally:
         torch.distributed.destroy_process_group()
 
 
-_PLACE = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+_RANKS = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
 def choose_device(asked: str, local: int = 0) -> torch.device:
-    """The device of this process: "auto" for a GPU where there is one."""
+    """Return the device of this process; "auto" takes a GPU if there is one."""
     if asked == "auto":
         others = "mps" if torch.backends.mps.is_available() else "cpu"
         asked = "cuda" if torch.cuda.is_available() else others
@@ -111,22 +114,27 @@ def choose_device(asked: str, local: int = 0) -> torch.device:
 
 
 def choose_threads(asked: int | None) -> None:
-    """Threads of this process on the CPU; None leaves torch's choice. Several on a busy machine may be far slower."""
+    """Set the CPU threads of this process; None leaves torch's choice.
+
+    On a busy machine several threads can be far slower than one.
+    """
     if asked is not None:
         if asked < 1:
             raise ConfigError(f"threads is {asked}; it must be at least 1")
         torch.set_num_threads(asked)
 
 
-def wrap(module: nn.Module, blocks: list[nn.Module], world: World) -> nn.Module:
-    """The module as the world trains it: itself, under DDP, or sharded. Its parameters keep their names."""
-    if world.strategy == "fsdp":
+def wrap(module: nn.Module, blocks: list[nn.Module], processes: ProcessGroup) -> nn.Module:
+    """Return the module as the group trains it: itself, under DDP, or sharded. Its parameters keep their names."""
+    if processes.strategy == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
+        # Only the blocks and the root are sharded, never the encoder itself: MaskedCerebro calls `tokens`, `place` and
+        # `run` of the encoder outside of its `forward`.
         for part in (*blocks, module):
-            fully_shard(part)  # blocks and the rest, no more: other parts use their parameters outside forward
+            fully_shard(part)
         return module
-    if world.size == 1:
+    if processes.size == 1:
         return module
     from torch.nn.parallel import DistributedDataParallel
 
@@ -135,7 +143,7 @@ def wrap(module: nn.Module, blocks: list[nn.Module], world: World) -> nn.Module:
 
 @contextlib.contextmanager
 def syncing(wrapped: nn.Module, last: bool) -> Iterator[None]:
-    """Gradients of all processes are brought together only in the last of a step's pieces."""
+    """Let the processes exchange gradients only in the ``last`` micro-batch of a step."""
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(wrapped, DistributedDataParallel):
@@ -146,12 +154,16 @@ def syncing(wrapped: nn.Module, last: bool) -> Iterator[None]:
         set_sync: Any = getattr(wrapped, "set_requires_gradient_sync", None)
         if set_sync is not None:  # FSDP2
             set_sync(last)
-            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing writes into it
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no code writes into it
         yield
 
 
-def at_rest(module: nn.Module) -> nn.Module:
-    """The module with its own parameters in place: FSDP2 leaves gathered ones there after a forward pass alone."""
+def resharded(module: nn.Module) -> nn.Module:
+    """Return the module with its own, sharded parameters in place.
+
+    After a forward pass without a backward pass, FSDP2 leaves gathered parameters in the module. Call this before you
+    look at parameters.
+    """
     for part in module.modules():
         reshard: Any = getattr(part, "reshard", None)
         if reshard is not None:
@@ -160,7 +172,7 @@ def at_rest(module: nn.Module) -> nn.Module:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be sharded over the processes; all of them must ask."""
+    """Return the whole of a tensor that may be sharded. All processes must call this together."""
     gather: Any = getattr(tensor.detach(), "full_tensor", None)
     return tensor.detach() if gather is None else gather()
 
@@ -171,11 +183,11 @@ def _is_sharded(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
-def put(whole_tensor: Tensor, into: Any) -> None:
+def copy_into(whole_tensor: Tensor, target: Any) -> None:
     """Copy a whole tensor, which every process has, into one that may be sharded."""
     with torch.no_grad():
-        if _is_sharded(into):
+        if _is_sharded(target):
             from torch.distributed.tensor import distribute_tensor
 
-            whole_tensor = distribute_tensor(whole_tensor.to(into.device), into.device_mesh, into.placements)
-        into.copy_(whole_tensor)
+            whole_tensor = distribute_tensor(whole_tensor.to(target.device), target.device_mesh, target.placements)
+        target.copy_(whole_tensor)

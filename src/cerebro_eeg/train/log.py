@@ -1,12 +1,14 @@
-"""Log: what a run says of every step, in ``metrics.jsonl`` and, where they are installed and wanted, in TensorBoard and
-Weights & Biases. A run that goes on cuts its file back to the step that its state knows, so no step is there twice."""
+"""Log: the numbers of every step, in ``metrics.jsonl`` and on request in TensorBoard and Weights & Biases.
+
+A resumed run first cuts its file back to the step of its state, so that no step is in the file twice.
+"""
 
 import json
 import math
 import secrets
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TextIO
 
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
@@ -15,21 +17,26 @@ Logger = Literal["tensorboard", "wandb"]
 
 
 class Log:
-    """Open for as long as a run trains; only the first process has one.
+    """The log of a run while it trains. Each line is a step or a validation: ``{"step": 12, "loss": 0.5, ...}``.
 
-    A line is a step, or something that was measured after it: ``{"step": 12, "loss": 0.5, ...}``.
+    With several processes, only the log of the ``first`` one writes.
     """
 
-    def __init__(self, folder: Path, step: int, loggers: tuple[Logger, ...] = ()) -> None:
-        self._board: Any = _tensorboard(folder, step) if "tensorboard" in loggers else None
-        self._wandb: Any = _wandb(folder) if "wandb" in loggers else None
+    def __init__(self, folder: Path, step: int, loggers: tuple[Logger, ...] = (), first: bool = True) -> None:
+        self._board: Any = _tensorboard(folder, step) if first and "tensorboard" in loggers else None
+        self._wandb: Any = _wandb(folder) if first and "wandb" in loggers else None
+        self._file: TextIO | None = None
+        if not first:
+            return
         path = folder / "metrics.jsonl"
         kept = [line for line in read_lines(path) if line["step"] <= step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: float | str | None) -> None:
-        """Values after step ``step`` (the first is 1)."""
+        """Write values that were measured after step ``step``; the first step is 1."""
+        if self._file is None:
+            return
         plain = {name: _finite(value) for name, value in values.items()}
         self._file.write(json.dumps({"step": step, **plain}) + "\n")
         self._file.flush()
@@ -44,7 +51,8 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._board is not None:
             self._board.close()
         if self._wandb is not None:
@@ -52,7 +60,7 @@ class Log:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; a last line that a kill cut short is left out."""
+    """Return the lines of a metrics file, without a last line that a kill cut short."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -60,7 +68,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _finite(value: float | str | None) -> float | str | None:
-    """JSON has no NaN."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -83,7 +91,7 @@ def _wandb(folder: Path) -> Any:
 
 
 def _identity(path: Path) -> str:
-    """An id for this run alone: folders of many runs are called seed-0, and one id would mix their curves."""
+    """Return the id of this run, made once. The folder's name is no id: many runs are called seed-0."""
     if not path.exists():
         write_text(path, secrets.token_hex(8))
     return path.read_text(encoding="utf-8")

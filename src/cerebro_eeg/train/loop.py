@@ -1,9 +1,9 @@
-"""The loop: steps of one or many processes, each made of pieces, until the last step, a signal or a mistake.
+"""The training loop: steps of one or many processes, each made of micro-batches.
 
-What is trained comes as a :class:`Task`: it yields the pieces of every step and gives each piece's *share* of the
-step's loss. Shares are divided by counts over all processes, which every process knows beforehand, so their plain sum
-is the loss, whatever the number of processes and pieces. The loop has no random state: where a run stands is a step
-number, and ``state.py`` keeps the rest.
+A :class:`TrainingTask` yields the micro-batches of every step and returns the *share* of each in the step's loss.
+Shares are divided by counts over all processes, which every process knows beforehand. Their plain sum is therefore
+the loss, whatever the number of processes and micro-batches. The loop has no random state: the position of a run is a
+step number, and ``state.py`` keeps the rest.
 """
 
 import contextlib
@@ -25,117 +25,112 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import onto
 from cerebro_eeg.errors import StoppedError, TrainingError
 from cerebro_eeg.train import state
-from cerebro_eeg.train.distributed import World, syncing, whole
+from cerebro_eeg.train.distributed import ProcessGroup, syncing, whole
 from cerebro_eeg.train.optim import Schedule
-from cerebro_eeg.train.state import Progress
+from cerebro_eeg.train.state import RunProgress
 
 Precision = Literal["fp32", "bf16", "fp64"]
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
-"""What asks a run to save and stop; Slurm sends the last one before its time is up."""
+"""Signals that ask a run to save and stop; Slurm sends the last one before its time is up."""
 
 
-P = TypeVar("P")
+M = TypeVar("M")
 
 
-class Task(Protocol[P]):
-    """What is trained, as the loop sees it."""
+class TrainingTask(Protocol[M]):
+    """What is trained: the loop asks it for micro-batches and for their losses."""
 
     names: tuple[str, ...]
-    """Of what ``share`` reports beside the loss: sums over all pieces and processes."""
+    """Names of the values that ``share`` returns beside the loss; the loop sums them over a step."""
 
-    def pieces(self, first: int, last: int) -> Iterator[Sequence[P]]:
-        """The pieces of this process for each step from ``first`` up to ``last``; as many on every process."""
+    def micro_batches(self, first: int, last: int) -> Iterator[Sequence[M]]:
+        """Yield this process's micro-batches of each step from ``first`` up to ``last``; as many on every process."""
 
-    def share(self, module: nn.Module, piece: P) -> tuple[Tensor, Tensor]:
-        """A piece's share of the step's loss, and its values (K,) for ``names``, without gradient."""
+    def share(self, module: nn.Module, micro_batch: M) -> tuple[Tensor, Tensor]:
+        """Return a micro-batch's share of the step's loss, and its values (K,) for ``names``, without gradient."""
 
-    def windows(self, piece: P) -> list[str]:
-        """What the windows of a piece are called."""
+    def window_names(self, micro_batch: M) -> list[str]:
+        """Return the names of a micro-batch's windows, for errors."""
 
-    def alone(self, module: nn.Module, piece: P) -> Iterator[tuple[str, Tensor]]:
-        """The loss of each window of a piece by itself, to find the one that is not a number."""
+    def window_losses(self, module: nn.Module, micro_batch: M) -> Iterator[tuple[str, Tensor]]:
+        """Yield the name and the loss of each window by itself, to find the one whose loss is not a number."""
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
-        """Keep what it wants of step ``step`` in the notes of the state, while that step is being computed."""
+        """Add to the notes of the state what the task keeps of step ``step``, while that step is being computed."""
 
 
 @dataclass
-class Run:
-    """One training: what is trained, and with what."""
+class TrainingRun:
+    """One training: the task, the module, and everything that a step needs."""
 
-    task: Task[Any]
+    task: TrainingTask[Any]
     module: nn.Module
-    """As it is saved; its parameters are those of ``wrapped``."""
+    """The module as it is saved; its parameters are those of ``wrapped``."""
     wrapped: nn.Module
     optimizer: torch.optim.AdamW
     schedule: Schedule
     steps: int
     clip: float
-    world: World
+    processes: ProcessGroup
     path: Path
-    """Of the state."""
+    """File of the state."""
     precision: Precision = "fp32"
     save_seconds: float = 600.0
-    progress: Progress = field(default_factory=Progress)
+    progress: RunProgress = field(default_factory=RunProgress)
 
 
 @dataclass(frozen=True)
-class Report:
-    """A step that is done, as it is shown and logged."""
+class StepReport:
+    """A finished step, as it is shown and logged."""
 
     step: int
-    """From 1."""
+    """Number of the step, from 1."""
     loss: float
     values: dict[str, float]
     norm: float
-    """Of the gradient, before clipping."""
+    """Norm of the gradient, before clipping."""
     lr: float
     seconds: float
 
 
-def train(
-    run: Run, *, report: Callable[[Report], None], after: Callable[[int], bool] | None = None
-) -> Literal["done", "stopped"]:
-    """Train until the last step, or until a signal; the state is saved at the end, at a signal and now and then.
+def train(run: TrainingRun) -> Iterator[StepReport]:
+    """Train until the last step or a signal, and yield a report after every step.
 
-    ``report`` is told of every step; ``after``, too, and says whether to stop for good (early stopping); what it keeps
-    must lie in ``run.progress.notes``, where "save" asks for the state to be saved now.
+    The caller works between two steps: it may log, validate, and write to ``run.progress.notes``, which the state
+    keeps. The note "save" asks for the state to be saved now, and "finished" ends the run early. The state is also
+    saved at the end, at a signal and every ``save_seconds``. A signal raises StoppedError once the state is saved.
+    Close the iterator (``contextlib.closing``), so that an error between two steps gives the signals back as well.
     """
-    world = run.world
+    processes = run.processes
     saved = time.monotonic()
-    with _asked_to_stop() as asked, contextlib.closing(run.task.pieces(run.progress.step, run.steps)) as stream:  # type: ignore[type-var]
-        ahead = _Ahead(stream)
-
-        def meanwhile() -> None:
-            run.task.note(run.progress.step + 1, run.progress.notes)
-            ahead.fetch()
-
+    batches = run.task.micro_batches(run.progress.step, run.steps)
+    with _asked_to_stop() as asked, contextlib.closing(batches):  # type: ignore[type-var]
+        ahead = _Prefetch(batches)
         while run.progress.step < run.steps and not run.progress.notes.get("finished"):
             began = time.monotonic()
-            due = world.first and began - saved > run.save_seconds
-            loss, values, norm, flags = _step(run, ahead.take(), (asked.is_set(), due), meanwhile)
+            due = processes.first and began - saved > run.save_seconds
+            loss, values, norm, flags = _step(run, ahead.take(), (asked.is_set(), due), ahead)
             run.progress.step += 1
             lr = run.schedule(run.progress.step - 1)
-            report(Report(run.progress.step, loss, values, norm, lr, time.monotonic() - began))
-            if after is not None and after(run.progress.step):
-                run.progress.notes["finished"] = True
+            yield StepReport(run.progress.step, loss, values, norm, lr, time.monotonic() - began)
             asked_for = run.progress.notes.pop("save", False)
             done = run.progress.step == run.steps or run.progress.notes.get("finished")
             if flags[0] or flags[1] or asked_for or done:
                 save(run)
                 saved = time.monotonic()
             if flags[0] and run.progress.step < run.steps:
-                return "stopped"
-    return "done"
+                raise StoppedError(
+                    f"stopped after step {run.progress.step:,} of {run.steps:,}; the same command goes on"
+                )
 
 
-def save(run: Run) -> None:
+def save(run: TrainingRun) -> None:
     """Write the state."""
-    state.save(run.path, run.module, run.optimizer, run.progress, run.world)
+    state.save(run.path, run.module, run.optimizer, run.progress, run.processes)
 
 
-def resume(run: Run) -> bool:
-    """Go on from the state where there is one; whether there was."""
+def resume(run: TrainingRun) -> bool:
+    """Load the state if there is one, and return whether there was."""
     state.fill_moments(run.optimizer)
     if not run.path.exists():
         return False
@@ -143,21 +138,23 @@ def resume(run: Run) -> bool:
     return True
 
 
-class _Ahead:
-    """The next item of a stream, fetched before it is taken; what went wrong with it shows when it is taken."""
+class _Prefetch:
+    """Holds the next item of a stream before it is taken; an error in fetching it is raised when it is taken."""
 
-    def __init__(self, stream: Iterator[P]) -> None:
+    def __init__(self, stream: Iterator[M]) -> None:
         self._stream = stream
         self._waiting: list[Any] = []
         self._error: Exception | None = None
 
     def fetch(self) -> None:
+        """Fetch the next item."""
         try:
             self._waiting.extend(itertools.islice(self._stream, 1))
         except Exception as error:
             self._error = error
 
     def take(self) -> Any:
+        """Return the item that was fetched, or fetch it now."""
         if not self._waiting and self._error is None:
             self.fetch()
         if self._error is not None:
@@ -166,29 +163,36 @@ class _Ahead:
 
 
 def _step(
-    run: Run, pieces: Sequence[Any], asked: tuple[bool, bool], meanwhile: Callable[[], None]
+    run: TrainingRun, micro_batches: Sequence[Any], asked: tuple[bool, bool], ahead: _Prefetch
 ) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
-    """One update; also what other processes ask for. ``meanwhile`` is called while a GPU still computes."""
-    world, task = run.world, run.task
+    """Make one update; return loss, values, norm of the gradient, and whether any process asks to stop or to save.
+
+    A task divides its losses by counts of the whole step, which every process knows beforehand. Otherwise results
+    would depend on the number of processes. While a GPU still computes this step, the next one is fetched from
+    ``ahead``.
+    """
+    processes, task = run.processes, run.task
     names = task.names
-    totals = torch.zeros(len(names) + 3, dtype=torch.float64 if world.device.type != "mps" else torch.float32)
+    totals = torch.zeros(len(names) + 3, dtype=torch.float64 if processes.device.type != "mps" else torch.float32)
     totals[-2:] = torch.tensor([float(flag) for flag in asked])
-    totals = onto(totals, world.device)
+    totals = onto(totals, processes.device)
     losses = []
-    for number, piece in enumerate(pieces):
-        with syncing(run.wrapped, number == len(pieces) - 1):
+    for number, micro_batch in enumerate(micro_batches):
+        with syncing(run.wrapped, number == len(micro_batches) - 1):
             with autocast(run):
-                share, values = task.share(run.wrapped, piece)
-            (share * world.size).backward()  # both strategies divide the sum of gradients by the number of processes
+                share, values = task.share(run.wrapped, micro_batch)
+            (share * processes.size).backward()  # DDP and FSDP divide the summed gradients by the number of processes
         losses.append(share.detach())
         totals[0] += share.detach()
         totals[1:-2] += values
-    world.sum(totals)
+    processes.sum(totals)
     norm = torch.nn.utils.clip_grad_norm_(run.module.parameters(), run.clip)
-    meanwhile()
-    loss, *rest, size = torch.cat([totals, whole(norm).reshape(1).to(totals)]).tolist()  # the one wait of a step
+    task.note(run.progress.step + 1, run.progress.notes)
+    ahead.fetch()
+    # This is the only place of a step where the CPU waits for the GPU.
+    loss, *rest, size = torch.cat([totals, whole(norm).reshape(1).to(totals)]).tolist()
     if not (math.isfinite(loss) and math.isfinite(size)):
-        _blame(run, pieces, losses)
+        _raise_not_finite(run, micro_batches, losses)
     for group in run.optimizer.param_groups:
         group["lr"] = run.schedule(run.progress.step) * group["factor"]
     run.optimizer.step()
@@ -198,13 +202,13 @@ def _step(
 
 @contextlib.contextmanager
 def deterministic(on: bool = True) -> Iterator[None]:
-    """Ask torch for the same bits in every repetition, on a GPU, too, for as long as the block lasts."""
+    """Ask torch for the same bits in every repetition, also on a GPU, while the block lasts."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     filling = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on)
-    # It would also fill every new tensor, which takes time; nothing here reads what it has not written.
+    # Torch would also fill every new tensor, which is slow. Our code reads no memory that it has not written.
     filling.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
     try:
         yield
@@ -213,16 +217,16 @@ def deterministic(on: bool = True) -> Iterator[None]:
         filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def autocast(run: Run) -> contextlib.AbstractContextManager[None]:
-    """The precision of the arithmetic."""
+def autocast(run: TrainingRun) -> contextlib.AbstractContextManager[None]:
+    """Return the context that sets the precision of the run's arithmetic."""
     if run.precision != "bf16":
         return contextlib.nullcontext()
-    return torch.autocast(run.world.device.type, torch.bfloat16)
+    return torch.autocast(run.processes.device.type, torch.bfloat16)
 
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module not training; afterwards its parts train again as they did."""
+    """Put the module into evaluation mode while the block lasts; each part then gets its own mode back."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -232,20 +236,19 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
-    """Say which windows made the loss or its gradient something that is not a number; nothing was updated."""
-    bad = [piece for piece, loss in zip(pieces, losses, strict=True) if not math.isfinite(loss.item())]
+def _raise_not_finite(run: TrainingRun, micro_batches: Sequence[Any], losses: Sequence[Tensor]) -> None:
+    """Raise an error that names the windows whose loss or gradient is not a number. The weights were not updated."""
+    bad = [item for item, loss in zip(micro_batches, losses, strict=True) if not math.isfinite(loss.item())]
     found: list[str] = []
-    for piece in bad:
-        if (
-            run.world.strategy == "fsdp" and run.world.size > 1
-        ):  # its forward needs all processes, and each has other windows to try
-            found += run.task.windows(piece)
+    for item in bad:
+        if run.processes.strategy == "fsdp" and run.processes.size > 1:
+            # A sharded forward pass needs all processes, and each has other windows to try.
+            found += run.task.window_names(item)
             continue
         with torch.no_grad(), autocast(run):
-            alone = [name for name, loss in run.task.alone(run.module, piece) if not math.isfinite(loss.item())]
-        found += alone or run.task.windows(piece)
-    listed = [name for part in run.world.gather(found) for name in part]
+            alone = [name for name, loss in run.task.window_losses(run.module, item) if not math.isfinite(loss.item())]
+        found += alone or run.task.window_names(item)
+    listed = [name for part in run.processes.gather(found) for name in part]
     where = f"windows {', '.join(listed[:8])}" + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
     if not listed:
         where = "the gradient, though every loss is a number"
@@ -257,41 +260,43 @@ def _blame(run: Run, pieces: Sequence[Any], losses: Sequence[Tensor]) -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Outside of the steps, too, the signals end a run in good order: what was saved is whole, the rest is undone."""
-    before: dict[signal.Signals, Any] = {}
+    """Turn the stop signals into StoppedError while the block lasts, for the time outside of the steps.
+
+    The error leaves the block in good order, so saved files are whole and unfinished ones are removed.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise StoppedError("stopped between two steps; what was saved is whole, and the same command goes on")
 
-    if threading.current_thread() is threading.main_thread():
-        for name in SIGNALS:
-            if hasattr(signal, name):
-                before[signal.Signals[name]] = signal.signal(signal.Signals[name], stop)
-    try:
+    with _handling_signals(stop):
         yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
 
 
 @contextlib.contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
-    """An event that the signals set, for as long as the block lasts; a second one is obeyed at once."""
+    """Yield an event that the stop signals set. A second SIGINT interrupts at once."""
     asked = threading.Event()
-    before: dict[signal.Signals, Any] = {}
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.set()
 
+    with _handling_signals(ask):
+        yield asked
+
+
+@contextlib.contextmanager
+def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Install a handler for the stop signals while the block lasts. Python allows this in the main thread only."""
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for name in SIGNALS:
             if hasattr(signal, name):
                 which = signal.Signals[name]
-                before[which] = signal.signal(which, ask)
+                before[which] = signal.signal(which, handler)
     try:
-        yield asked
+        yield
     finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
+        for which, old in before.items():
+            signal.signal(which, old)

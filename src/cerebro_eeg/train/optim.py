@@ -1,4 +1,4 @@
-"""Optimizer and schedule: AdamW with the decay groups of the paper, layer-wise decay, and a cosine after a warm-up."""
+"""Optimizer and schedule: AdamW with the paper's decay groups, layer-wise decay, and a cosine after a warm-up."""
 
 import math
 from collections.abc import Iterable
@@ -10,17 +10,17 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate of every step: a line up, then a cosine down, which may be cut off before its end."""
+    """The learning rate of every step: a linear warm-up, then a cosine, which a run may leave before its end."""
 
     peak: float
     floor: float
     warmup: int
-    """Steps of the line."""
+    """Steps of the warm-up."""
     span: int
-    """Steps until the cosine reaches the floor, the warm-up included."""
+    """Steps until the cosine reaches the floor, with the warm-up."""
 
     def __call__(self, step: int) -> float:
-        """Of step ``step``, from 0."""
+        """Return the learning rate of step ``step``, counted from 0."""
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         share = min(1.0, (step - self.warmup) / max(1, self.span - self.warmup))
@@ -28,19 +28,22 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Parameters, by name, that share a decay and a factor on the learning rate."""
+class ParameterGroup:
+    """Names of parameters that share a weight decay and a factor on the learning rate."""
 
     names: tuple[str, ...]
     decay: float
     factor: float = 1.0
 
 
-def group(module: nn.Module, decay: float, layer_decay: float = 1.0, depth: int = 0) -> tuple[Group, ...]:
-    """The trainable parameters of a module in groups.
+def group_parameters(
+    module: nn.Module, decay: float, layer_decay: float = 1.0, depth: int = 0
+) -> tuple[ParameterGroup, ...]:
+    """Return the trainable parameters of a module in groups.
 
-    Weight matrices decay; biases, norms, tables and tokens do not. With ``layer_decay`` a parameter learns slower the
-    lower its layer: the embeddings are layer 0, block k is layer k, and what is above the blocks learns at full rate.
+    Weight matrices decay; biases, norms, tables and tokens do not. With ``layer_decay`` a parameter learns more slowly
+    the lower its layer is. The embeddings are layer 0, block k is layer k, and all above the blocks learns at full
+    rate.
     """
     matrices = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)}
     found: dict[tuple[float, float], list[str]] = {}
@@ -48,11 +51,11 @@ def group(module: nn.Module, decay: float, layer_decay: float = 1.0, depth: int 
         if parameter.requires_grad:
             factor = layer_decay ** (depth + 1 - layer_of(name, depth))
             found.setdefault((decay if name in matrices else 0.0, factor), []).append(name)
-    return tuple(Group(tuple(names), *key) for key, names in found.items())
+    return tuple(ParameterGroup(tuple(names), *key) for key, names in found.items())
 
 
 def layer_of(name: str, depth: int) -> int:
-    """The layer of a parameter: 0 for embeddings, k for block k, depth + 1 for all above."""
+    """Return the layer of a parameter: 0 for embeddings, k for block k, depth + 1 for all above."""
     parts = name.split(".")
     if parts[0] != "encoder":
         return depth + 1
@@ -62,9 +65,9 @@ def layer_of(name: str, depth: int) -> int:
 
 
 def adamw(
-    module: nn.Module, groups: Iterable[Group], betas: tuple[float, float], *, fused: bool | None = None
+    module: nn.Module, groups: Iterable[ParameterGroup], betas: tuple[float, float], *, fused: bool | None = None
 ) -> torch.optim.AdamW:
-    """AdamW over the groups; the loop sets their learning rates."""
+    """Return AdamW over the groups; the loop sets their learning rates at every step."""
     parameters = dict(module.named_parameters())
     listed = [
         {"params": [parameters[name] for name in g.names], "weight_decay": g.decay, "factor": g.factor} for g in groups

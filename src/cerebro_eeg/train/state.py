@@ -1,8 +1,8 @@
-"""State: all that a run needs to go on exactly, in one safetensors file that is replaced as a whole.
+"""The state of a run: everything that an exact resume needs, in one safetensors file that is replaced as a whole.
 
-It holds the parameters, AdamW's moments, the number of steps done, and notes (plain JSON) of whatever trains. Tensors
-lie in it under the names of the parameters and in full, so any number of processes and any strategy can go on from it.
-A SHA-256 sum over tensors and notes proves that it is whole.
+The file holds the parameters, AdamW's moments, the number of finished steps, and notes of the task (plain JSON).
+Tensors are stored whole and under the names of the parameters. Any number of processes and any strategy can therefore
+resume from it. A SHA-256 sum over tensors and notes shows whether the file is intact.
 """
 
 import hashlib
@@ -19,38 +19,40 @@ from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import replacing
-from cerebro_eeg.train.distributed import World, at_rest, put, whole
+from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded, whole
 
 FORMAT, VERSION = "cerebro-eeg-state", "1"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
-class Progress:
-    """How far a run is, and what whoever trains wants to know again after a stop."""
+class RunProgress:
+    """The number of finished steps, and the notes that the task needs again after a stop."""
 
     step: int = 0
-    """Steps done."""
+    """Finished steps."""
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def save(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, world: World) -> None:
-    """Write the state, atomically; all processes take part and the first one writes."""
+def save(
+    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: RunProgress, processes: ProcessGroup
+) -> None:
+    """Write the state atomically. All processes must call this, because it gathers shards; the first one writes."""
     tensors: dict[str, Tensor] = {}
     for name, value in _tensors(module, optimizer).items():
         full = whole(value)
-        if world.first:
+        if processes.first:
             tensors[name] = full.cpu().contiguous()
-    if world.first:
+    if processes.first:
         text = json.dumps({"step": progress.step, "notes": progress.notes}, sort_keys=True)
         metadata = {"format": FORMAT, "version": VERSION, "progress": text, "sha256": _hash(tensors, text)}
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata)
-    world.wait()
+    processes.barrier()
 
 
-def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
-    """Put the state into module and optimizer, which must be those that it was saved from."""
+def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
+    """Load the state into a module and an optimizer like those that it was saved from, and return the progress."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
@@ -67,16 +69,16 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> Progres
     if set(wanted) != set(tensors) or any(wanted[name].shape != tensors[name].shape for name in wanted):
         raise CheckpointError(f"{path} is the state of another model; {_WAY_OUT}")
     for name, tensor in tensors.items():
-        put(tensor, wanted[name])
+        copy_into(tensor, wanted[name])
     found = json.loads(text)
-    return Progress(found["step"], found["notes"])
+    return RunProgress(found["step"], found["notes"])
 
 
 _WAY_OUT = "start a new run in another folder, or delete this one"
 
 
 def fill_moments(optimizer: torch.optim.AdamW) -> None:
-    """Give every parameter the state that AdamW makes at its first step, so that a state is whole before it."""
+    """Give every parameter the moments that AdamW makes at its first step, so that a state is complete before it."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not optimizer.state[parameter]:
@@ -88,7 +90,7 @@ def fill_moments(optimizer: torch.optim.AdamW) -> None:
 
 
 def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    at_rest(module)
+    resharded(module)
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     found: dict[str, Tensor] = {f"model.{name}": value for name, value in module.state_dict().items()}
     for parameter, values in optimizer.state.items():

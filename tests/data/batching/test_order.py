@@ -1,4 +1,4 @@
-"""The order is a function of (seed, step): nothing lost, nothing twice, and the same for everyone who looks."""
+"""The order is a function of (seed, step): no window is lost or comes twice, and every process sees the same order."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Windows lie where they should, every one of them, and each is called what its own seconds are."""
+"""Every window is found, at the right place, and has the label of its own seconds."""
 
 import os
 from fractions import Fraction

@@ -15,7 +15,7 @@ from cerebro_eeg.channels.match import Channel, match
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering import causal, zero_phase
 from cerebro_eeg.data.filtering import plan as fir
-from cerebro_eeg.data.filtering.filters import filtered, finite_runs, run
+from cerebro_eeg.data.filtering.filters import filter_recording, finite_runs
 from cerebro_eeg.data.filtering.half import to_half
 from cerebro_eeg.data.filtering.plan import FilterPlan, estimate_mains, plan_filters
 from cerebro_eeg.data.filtering.references import TCP, rereference
@@ -26,6 +26,10 @@ from cerebro_eeg.errors import ChannelError, ConfigError, RecordingError
 RATES = (100.0, 128.0, 160.0, 173.61, 200.0, 250.0, 256.0, 400.0, 500.0, 512.0, 1000.0, 1024.0)
 NAMES = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2 A1 A2".split()
 CONFIG = SignalConfig()
+
+
+def filtered(recording, config, mains, **options):
+    return filter_recording(recording, plan_filters(recording.sfreq, config, mains), **options)
 
 
 def recording_of(samples, sfreq, segments=None):
@@ -195,7 +199,7 @@ def test_without_high_pass_an_offset_stays():
         wide[:, :1]
     )  # resample_poly makes a 6 Hz ripple of 3 uV out of 5,000 uV; ours takes the offset off
     expected = (signal.resample_poly(wide - offset, 128, 125, axis=1) + offset).T
-    found = joined(run(recording_of(samples, 250.0), plan))
+    found = joined(filter_recording(recording_of(samples, 250.0), plan))
     np.testing.assert_allclose(found[300:-300], expected[300:-300], atol=0.1)
 
 
@@ -210,7 +214,7 @@ def test_drifts_of_400_millivolts_cost_nothing():
     samples = hard_signal(256.0, 700)
     samples += np.minimum(np.arange(len(samples)) / 256.0, 300.0)[:, None].astype(np.float32) * 1333
     plan = plan_filters(256.0, CONFIG, 60.0)
-    found = joined(run(recording_of(samples, 256.0), plan))
+    found = joined(filter_recording(recording_of(samples, 256.0), plan))
     late = slice(400 * 256, 650 * 256)
     np.testing.assert_allclose(found[late], mne_float64(samples, plan).T[late], rtol=0, atol=0.01)
 
@@ -254,9 +258,9 @@ def test_a_channel_does_not_depend_on_the_others():
     rng = np.random.default_rng(1)
     samples = (rng.standard_normal((20_000, 9)) * 10.0 ** rng.integers(0, 6, 9)).astype(np.float32)
     plan = plan_filters(250.0, CONFIG, 50.0)
-    together = joined(run(recording_of(samples, 250.0), plan))
+    together = joined(filter_recording(recording_of(samples, 250.0), plan))
     for column in range(9):
-        alone = joined(run(recording_of(samples[:, [column]], 250.0), plan))
+        alone = joined(filter_recording(recording_of(samples[:, [column]], 250.0), plan))
         assert np.array_equal(alone[:, 0], together[:, column])
 
 
@@ -264,7 +268,7 @@ def test_a_channel_does_not_depend_on_the_others():
 @given(st.integers(1, 3000), st.sampled_from(RATES))
 def test_count_and_flag_of_short_segments(samples, sfreq):
     plan = plan_filters(sfreq, CONFIG, 50.0)
-    blocks = list(run(recording_of(np.full((samples, 2), 7000.25, np.float32), sfreq), plan))
+    blocks = list(filter_recording(recording_of(np.full((samples, 2), 7000.25, np.float32), sfreq), plan))
     found = joined(blocks)
     assert len(found) == len(signal.resample_poly(np.zeros(samples), plan.up, plan.down))
     assert np.abs(found).max() < 1e-2  # an offset is no signal, however short the segment
@@ -274,7 +278,7 @@ def test_count_and_flag_of_short_segments(samples, sfreq):
 def test_long_segments_are_not_flagged():
     plan = plan_filters(256.0, CONFIG, 50.0)
     for extra, short in ((-1, True), (0, False)):
-        blocks = run(recording_of(np.zeros((plan.length + extra, 1), np.float32), 256.0), plan)
+        blocks = filter_recording(recording_of(np.zeros((plan.length + extra, 1), np.float32), 256.0), plan)
         assert {block.short for block in blocks} == {short}
 
 
@@ -289,12 +293,12 @@ def test_gaps_and_onsets():
     samples = hard_signal(250.0, 60)
     segments = (Segment(0, 5000, 0.0), Segment(5000, 9001, 100.004), Segment(9001, 15_000, 500.0))
     plan = plan_filters(250.0, CONFIG, 50.0)
-    blocks = list(run(recording_of(samples, 250.0, segments), plan, chunk=999))
+    blocks = list(filter_recording(recording_of(samples, 250.0, segments), plan, chunk=999))
     for number, segment in enumerate(segments):
         mine = [block for block in blocks if block.stretch == number]
         assert {block.onset for block in mine} == {segment.onset}
         assert [block.start for block in mine] == np.cumsum([0, *[len(b.signal) for b in mine]])[:-1].tolist()
-        alone = joined(run(recording_of(samples[segment.start : segment.stop], 250.0), plan))
+        alone = joined(filter_recording(recording_of(samples[segment.start : segment.stop], 250.0), plan))
         assert np.array_equal(joined(mine), alone)
     assert [block.stretch for block in blocks] == sorted(block.stretch for block in blocks)
 
@@ -320,7 +324,7 @@ def test_stretches_are_the_finite_runs(bad, chunk, infinite):
     recording = recording_of(samples, 100.0, segments)
     assert finite_runs(recording, chunk) == tuple(Segment(*one) for one in expected)
     causal_plan = plan_filters(100.0, SignalConfig(filter_phase="causal"), None)
-    blocks = list(run(recording, causal_plan, chunk=chunk))
+    blocks = list(filter_recording(recording, causal_plan, chunk=chunk))
     assert all(np.isfinite(block.signal).all() for block in blocks)
     for number, (start, stop, onset) in enumerate(expected):
         mine = [block for block in blocks if block.stretch == number]
@@ -377,7 +381,7 @@ def test_causal_is_butterworth_then_late_polyphase(sfreq):
     expected, _ = signal.sosfilt(sos, samples.astype(np.float64), axis=0, zi=state)
     if plan.up != plan.down:
         expected = signal.upfirdn(fir.anti_alias(plan.up, plan.down), expected, plan.up, plan.down, axis=0)
-    found = joined(run(recording_of(samples, sfreq), plan))
+    found = joined(filter_recording(recording_of(samples, sfreq), plan))
     assert len(found) == plan.count(len(samples))
     np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-5, atol=1e-3)
 
@@ -387,7 +391,7 @@ def test_causal_never_looks_ahead():
     samples = hard_signal(250.0, 8)
     changed = samples.copy()
     changed[1000:] += 1000
-    one, two = (joined(run(recording_of(x, 250.0), plan)) for x in (samples, changed))
+    one, two = (joined(filter_recording(recording_of(x, 250.0), plan)) for x in (samples, changed))
     first = int(np.flatnonzero((one != two).any(axis=1))[0])
     assert first * plan.down / plan.up >= 1000
     assert not np.array_equal(one, two)
@@ -399,20 +403,20 @@ def test_causal_delay_is_as_documented(frequency):
     t = np.arange(250 * 40) / 250.0
     envelope = np.exp(-(((t - 20) / 2) ** 2))  # a slow envelope travels at the group delay
     burst = (100 * envelope * np.sin(2 * np.pi * frequency * t))[:, None].astype(np.float32)
-    found = joined(run(recording_of(burst, 250.0), plan))[:, 0].astype(np.float64)
+    found = joined(filter_recording(recording_of(burst, 250.0), plan))[:, 0].astype(np.float64)
     power = np.abs(signal.hilbert(found)) ** 2
     centre = (power * np.arange(len(power)) / 256.0).sum() / power.sum()
     assert centre - 20.0 == pytest.approx(causal.delay(plan, frequency), abs=0.01)
 
 
 def test_causal_offset_makes_no_step():
-    found = joined(run(recording_of(np.full((2000, 1), 5000.0, np.float32), 250.0), causal_plan(250.0)))
+    found = joined(filter_recording(recording_of(np.full((2000, 1), 5000.0, np.float32), 250.0), causal_plan(250.0)))
     assert np.abs(found).max() < 1e-3
 
 
 def test_causal_without_high_pass_keeps_an_offset():
     plan = plan_filters(250.0, SignalConfig(filter_phase="causal", highpass=0.0), 50.0)
-    found = joined(run(recording_of(np.full((2000, 1), 5000.0, np.float32), 250.0), plan))
+    found = joined(filter_recording(recording_of(np.full((2000, 1), 5000.0, np.float32), 250.0), plan))
     np.testing.assert_allclose(found, 5000.0, rtol=1e-3)
 
 

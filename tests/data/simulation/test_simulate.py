@@ -13,7 +13,7 @@ from cerebro_eeg.data.simulation import waves
 from cerebro_eeg.data.simulation import waves as background
 from cerebro_eeg.data.simulation.head import generator, head, make_subject
 from cerebro_eeg.data.simulation.recording import TASKS, Simulated, schedule, simulate_recording
-from cerebro_eeg.data.simulation.waves import Clock
+from cerebro_eeg.data.simulation.waves import SampleTimes
 from cerebro_eeg.errors import ConfigError
 
 
@@ -104,7 +104,7 @@ def test_muscle_is_temporal_and_fast():
 @pytest.mark.parametrize("slope", [1.2, 2.0])
 def test_the_background_falls_with_its_slope(slope):
     subject = dataclasses.replace(make_subject(0, 0), slope=slope, noise_uv=0.0)
-    clock = Clock(256, 300)
+    clock = SampleTimes(256, 300)
     x_TE = background.potentials(0, subject, "eyes", head(subject.skull), ["F3", "Pz", "T8", "O1"], clock)
     frequency, power = signal.welch(x_TE, 256, nperseg=2048, axis=0)
     where = ((frequency > 1.5) & (frequency < 4)) | ((frequency > 26) & (frequency < 100))  # beside the local rhythms
@@ -115,7 +115,7 @@ def test_the_background_falls_with_its_slope(slope):
 
 def test_neighbours_share_the_background_and_those_on_the_way_later():
     subject = make_subject(3, 0)
-    x_TE = background.potentials(3, subject, "eyes", head(subject.skull), ["C3", "C1", "O2"], Clock(256, 120))
+    x_TE = background.potentials(3, subject, "eyes", head(subject.skull), ["C3", "C1", "O2"], SampleTimes(256, 120))
     near, far = np.corrcoef(x_TE.T)[0, 1:]
     assert near > 0.5 > abs(far)
 
@@ -134,9 +134,9 @@ def test_the_mains_is_a_line(mains):
 
 def test_the_mains_has_the_size_of_the_subject_and_ends_at_half_the_rate():
     subject = dataclasses.replace(make_subject(0, 0), mains_uv=2.0)
-    x_TE = background.mains(0, subject, "eyes", 50.0, GRID, Clock(256, 10))
+    x_TE = background.mains(0, subject, "eyes", 50.0, GRID, SampleTimes(256, 10))
     assert np.median(np.abs(x_TE).max(axis=0)) == pytest.approx(2.0, rel=0.1)
-    assert not background.mains(0, subject, "eyes", 50.0, GRID, Clock(100, 10)).any()
+    assert not background.mains(0, subject, "eyes", 50.0, GRID, SampleTimes(100, 10)).any()
 
 
 @pytest.mark.parametrize("subject", range(3))

@@ -14,9 +14,9 @@ import pytest
 from cerebro_eeg.commands.simulate import simulate
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.reading.edf import late_faults, open_edf
+from cerebro_eeg.data.reading.edf_writer import QUANTUM, write_edf
 from cerebro_eeg.data.reading.recording import Event, Segment
 from cerebro_eeg.data.simulation.corpus import split_of
-from cerebro_eeg.data.simulation.edf_writer import QUANTUM, write_edf
 from cerebro_eeg.data.simulation.head import MONTAGES
 from cerebro_eeg.data.simulation.recording import simulate_recording
 from cerebro_eeg.errors import ConfigError, InputError
@@ -62,6 +62,8 @@ def test_edfio_and_pyedflib_agree(tmp_path):
     opened = edfio.read_edf(tmp_path / "x.edf")
     for column, wave in enumerate(opened.signals):
         assert (wave.label, wave.sampling_frequency) == (made.channels[column], 128)
+        assert (wave.physical_range, wave.digital_range) == ((-3276.7, 3276.7), (-32767, 32767))  # 0.1 exactly
+        np.testing.assert_array_equal(wave.digital, np.rint(made.signal_TC[:, column] / QUANTUM))
         assert np.abs(wave.data - made.signal_TC[:, column]).max() <= QUANTUM / 2 + 1e-3
     assert [Event(note.onset, note.duration, note.text) for note in opened.annotations] == list(made.events)
     with pyedflib.EdfReader(str(tmp_path / "x.edf")) as second:

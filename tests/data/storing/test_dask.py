@@ -16,7 +16,7 @@ from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.storing import dask as dask_task
 from cerebro_eeg.data.storing import dask as dask_workers
-from cerebro_eeg.data.storing.job import Choices, Job, settings
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
@@ -155,19 +155,19 @@ def test_workers_without_the_source_stop_the_run(cluster, tmp_path, monkeypatch)
 def test_workers_without_the_store_or_of_another_version(tmp_path):
     recipe = mean(tmp_path / "files", ["a"])
     (item,) = recipe.find()
-    job = Job(tmp_path / "store", recipe, Choices())
-    answer = dask_task.do_task(dask_task.Task(job, "w", "run", __version__, None), "a", item)
+    job = Job(tmp_path / "store", recipe, PrepareChoices())
+    answer = dask_task.do_task(dask_task.DaskTask(job, "w", "run", __version__, None), "a", item)
     assert "a Dask worker does not see the store" in answer.refusal
-    answer = dask_task.do_task(dask_task.Task(job, "w", "run", "0.0.0", None), "a", item)
+    answer = dask_task.do_task(dask_task.DaskTask(job, "w", "run", "0.0.0", None), "a", item)
     assert f"a Dask worker has cerebro-eeg {__version__}, this is 0.0.0" in answer.refusal
     assert not (tmp_path / "store").exists()
 
 
 def test_threads_of_a_worker_take_turns(tmp_path):
     recipe = mean(tmp_path / "files", [f"r{number}" for number in range(6)])
-    job = Job(tmp_path / "store", recipe, Choices())
+    job = Job(tmp_path / "store", recipe, PrepareChoices())
     create_store(job.folder, "mean", settings(job, recipe.find()))
-    task, answers = dask_task.Task(job, "w", "another run", __version__, None), []
+    task, answers = dask_task.DaskTask(job, "w", "another run", __version__, None), []
     work = [(item.name, item) for item in recipe.find()] * 2
     threads = [
         threading.Thread(target=lambda pair=pair: answers.append(dask_task.do_task(task, *pair))) for pair in work

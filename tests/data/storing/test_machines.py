@@ -1,6 +1,6 @@
-"""Another processor gives the same store: NumPy and OpenBLAS are told to do without what this one can.
+"""Another processor gives the same store: NumPy and OpenBLAS run here without the features of this processor.
 
-Both pick code by the processor they find, and that code rounds sines and sums differently. Their own switches make one
+Both choose code by the processor, and that code rounds sines and sums differently. Their own switches make one
 machine stand for several. (Other versions of SciPy may round transforms differently; this cannot show that.)
 """
 

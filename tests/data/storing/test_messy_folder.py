@@ -1,4 +1,4 @@
-"""A folder as people have them, a disk as machines have them: nothing is lost, doubled or mistaken without a word."""
+"""Untidy folders and failing disks: no recording is lost, stored twice or mistaken for another without a message."""
 
 import errno
 import json

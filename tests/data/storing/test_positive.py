@@ -1,10 +1,10 @@
-"""Of two classes the last is positive: a user chooses it, prepare says it, and the corpora have it right."""
+"""The last of two classes is the positive one: users choose it, prepare prints it, and the corpora have it right."""
 
 import pytest
 
 from bids_files import tree
 from cerebro_eeg import cli
-from cerebro_eeg.commands.prepare_report import PrepareReport
+from cerebro_eeg.commands.prepare import PrepareProgress
 from cerebro_eeg.data.datasets.bids import bids
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.datasets.neonate import neonate
@@ -40,7 +40,7 @@ def files(tmp_path):
 
 def said(recipe, capsys):
     """What prepare says before it begins."""
-    PrepareReport(recipe, 0).before([], 0)
+    PrepareProgress(recipe, 0).before([], 0)
     return capsys.readouterr().err.splitlines()
 
 

@@ -24,11 +24,11 @@ from cerebro_eeg.data.datasets.openeeg import openeeg
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Segment
 from cerebro_eeg.data.storing import privacy, workers
-from cerebro_eeg.data.storing.job import Choices, Job, settings
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, StoredSegment
-from cerebro_eeg.data.storing.skipped import SkipLog, forget, read_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 from openeeg_files import CODES, RECORDS, write_lines, write_pack, write_record
@@ -177,8 +177,8 @@ def test_labels_segments_and_subjects_survive(pack, whole):
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        (Choices(mains=60.0), "mains is None in the store, 60.0 was asked for"),
-        (Choices(quality="drop"), "quality is 'keep' in the store, 'drop' was asked for"),
+        (PrepareChoices(mains=60.0), "mains is None in the store, 60.0 was asked for"),
+        (PrepareChoices(quality="drop"), "quality is 'keep' in the store, 'drop' was asked for"),
     ],
 )
 def test_other_settings_are_refused_by_name(pack, whole, choices, words):
@@ -211,10 +211,10 @@ def test_wrong_arguments_make_no_store(pack, tmp_path, arguments, words):
 
 def test_settings_do_not_depend_on_the_order_of_a_set(pack, tmp_path):
     recipe = Recipe("x", "", lambda: iter(()), policy=ChannelPolicy(keep={"Fp1", "Cz", "O1", "O2", "Pz"}))
-    made = settings(Job(tmp_path, recipe, Choices()), [])
+    made = settings(Job(tmp_path, recipe, PrepareChoices()), [])
     assert made["channels"]["keep"] == ["Cz", "Fp1", "O1", "O2", "Pz"]
     corpus = openeeg(pack)
-    json.dumps(settings(Job(tmp_path, corpus, Choices()), corpus.find()), allow_nan=False)
+    json.dumps(settings(Job(tmp_path, corpus, PrepareChoices()), corpus.find()), allow_nan=False)
 
 
 def test_two_recordings_of_one_id_are_refused(tmp_path):
@@ -243,11 +243,16 @@ def tcp_like(seed=1):
 @pytest.mark.parametrize(
     ("choices", "channels", "where", "value"),
     [
-        (Choices(), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "as_recorded"),
-        (Choices(reference="average"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "average"),
-        (Choices(reference="linked_ears"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "linked_ears"),
-        (Choices(reference="tcp"), ("Fp1-F7", "F7-T7", "A1-T7"), ("signal", "reference"), "tcp"),
-        (Choices(causal=True), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "filter_phase"), "causal"),
+        (PrepareChoices(), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "as_recorded"),
+        (PrepareChoices(reference="average"), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "reference"), "average"),
+        (
+            PrepareChoices(reference="linked_ears"),
+            ("Fp1", "F7", "T7", "A1", "A2"),
+            ("signal", "reference"),
+            "linked_ears",
+        ),
+        (PrepareChoices(reference="tcp"), ("Fp1-F7", "F7-T7", "A1-T7"), ("signal", "reference"), "tcp"),
+        (PrepareChoices(causal=True), ("Fp1", "F7", "T7", "A1", "A2"), ("signal", "filter_phase"), "causal"),
     ],
 )
 def test_references_and_filters_are_chosen_and_recorded(tmp_path, choices, channels, where, value):
@@ -274,7 +279,7 @@ def test_causal_filters_do_not_look_ahead(tmp_path):
     samples = np.zeros((2560, 2), np.float32)
     samples[1280] = 1000.0
     recipe = recipe_of({"one": recording_of(samples, 256.0)})
-    for name, choices in (("zero", Choices()), ("causal", Choices(causal=True))):
+    for name, choices in (("zero", PrepareChoices()), ("causal", PrepareChoices(causal=True))):
         prepare(recipe, tmp_path / name, choices)
         before = np.abs(Store(tmp_path / name).read(0, 0, 1270)).max()
         assert (before > 0.05) == (name == "zero")
@@ -292,10 +297,10 @@ def find_labelled(labels, positions=None):
 @pytest.mark.parametrize(
     ("labels", "choices", "channels"),
     [
-        (["Fp1", "Nose"], Choices(), None),
-        (["Fp1", "Nose"], Choices(unknown="drop"), 1),
-        (["Fp1", "Cz", "O1"], Choices(max_channels=2), None),
-        (["Fp1", "Cz", "O1"], Choices(max_channels=2, too_many="nearest"), 2),
+        (["Fp1", "Nose"], PrepareChoices(), None),
+        (["Fp1", "Nose"], PrepareChoices(unknown="drop"), 1),
+        (["Fp1", "Cz", "O1"], PrepareChoices(max_channels=2), None),
+        (["Fp1", "Cz", "O1"], PrepareChoices(max_channels=2, too_many="nearest"), 2),
     ],
 )
 def test_policies_of_channels_are_chosen_and_recorded(tmp_path, labels, choices, channels):
@@ -306,7 +311,7 @@ def test_policies_of_channels_are_chosen_and_recorded(tmp_path, labels, choices,
     assert recorded["unknown"] == (choices.unknown or "error")
     assert (recorded["max_channels"], recorded["too_many"]) == (choices.max_channels or 64, choices.too_many or "error")
     with pytest.raises(ConfigError, match=r"channels\.max_channels is .*; channels\.unknown is "):
-        prepare(find_labelled(labels), tmp_path, Choices(unknown="nearest", max_channels=3))
+        prepare(find_labelled(labels), tmp_path, PrepareChoices(unknown="nearest", max_channels=3))
 
 
 # Signals
@@ -364,7 +369,7 @@ def flat_and_good():
     ],
 )
 def test_flat_channels(tmp_path, quality, channels, skipped):
-    found = prepare(recipe_of(flat_and_good()), tmp_path, Choices(quality=quality))
+    found = prepare(recipe_of(flat_and_good()), tmp_path, PrepareChoices(quality=quality))
     store = Store(tmp_path)
     assert {record.id: record.channels for record in store.recordings} == channels
     assert found.skipped == skipped
@@ -467,13 +472,13 @@ def kill_main(pack, folder, seed):
         time.sleep(0.02 * rng.random())
         (os.kill if alone else os.killpg)(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == 0:  # it was done before the blow: begin again, so that all kills are dealt
+        if code == 0:  # on a busy machine it may be done before the kill arrives: start again
             shutil.rmtree(folder)
             folder.mkdir()
             continue
         assert code == -signal.SIGKILL
         kill += 1
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while living(child):  # workers see that nobody is left to give them work
             if time.monotonic() > end:
                 os.killpg(child, signal.SIGKILL)
@@ -963,13 +968,16 @@ def test_other_splits_than_by_subject_are_said(tmp_path, capsys):
     assert "splits of motion_reg are disjoint by trial, not by subject" in capsys.readouterr().err.splitlines()
 
 
+SLOW = 1000  # recordings: so many that a busy machine is not done before the interrupt comes
+
+
 def open_slowly(number, policy):
     time.sleep(0.05)
     return recording_of(np.random.default_rng(number).normal(0, 20, (500, 2)).astype(np.float32), 250.0)
 
 
 def find_slow():
-    return (Item(f"r{number}", partial(open_slowly, number), size=10) for number in range(200))
+    return (Item(f"r{number}", partial(open_slowly, number), size=10) for number in range(SLOW))
 
 
 def slow(folder):
@@ -981,13 +989,14 @@ def test_an_interrupt_is_one_line(tmp_path):
     args = [sys.executable, "-c", code, "prepare", "slow", ".", "--out", str(tmp_path / "store"), "--workers", "2"]
     env = os.environ | {"PYTHONPATH": TESTS}
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while committed(tmp_path / "store") < 2:
+            assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < end
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert said.splitlines()[-1] == "cerebro-eeg: interrupted"
     assert "Traceback" not in said
-    assert 2 <= committed(tmp_path / "store") < 200
+    assert 2 <= committed(tmp_path / "store") < SLOW

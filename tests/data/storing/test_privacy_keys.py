@@ -1,4 +1,4 @@
-"""Keys and the private map: for their owner alone, outside of stores, whole, and one line where a file is none."""
+"""Keys and the private map: readable by their owner only, outside of stores, complete; a wrong file is one line."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ from cerebro_eeg.errors import ConfigError, InputError
 RACE = """
 import os, sys
 from pathlib import Path
-from cerebro_eeg.data.storing import keys
+from cerebro_eeg.data.storing import privacy
 
 folder = Path(sys.argv[1])
 for round in range(40):
@@ -30,7 +30,7 @@ for round in range(40):
             try:
                 os.close(writing)
                 os.read(reading, 1)  # until the parent closes its end: all start at once
-                key = keys.read_key(path)
+                key = privacy.read_key(path)
                 with open(folder / f"seen{round}", "a") as file:
                     file.write(key.hex() + "\\n")
                 code = 0

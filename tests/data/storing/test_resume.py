@@ -1,4 +1,4 @@
-"""Going on with a store whose sources were replaced, touched, copied or lost; and that nobody can tell them from it."""
+"""A store goes on after its sources were replaced, touched, copied or lost, and does not reveal its sources."""
 
 import hashlib
 import json

@@ -1,6 +1,7 @@
 """The store gives back what was written, says what it could not hold, and never takes damage for data."""
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -18,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro_eeg.data.reading.recording import Event
-from cerebro_eeg.data.storing import shards as shards_module
 from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
-from cerebro_eeg.data.storing.skipped import SkipLog, read_skipped, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store, read_info
 from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale
@@ -503,7 +503,7 @@ def test_a_file_system_without_locks_is_said_and_can_be_used(tmp_path, monkeypat
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     make(tmp_path)
-    monkeypatch.setattr(shards_module.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     assert "lock=False" in message(lambda: ShardWriter(tmp_path, "w0"), StoreError)
     with ShardWriter(tmp_path, "w0", lock=False) as writer:
         add(writer, "r0")
@@ -913,3 +913,22 @@ def test_going_on_with_another_scipy_is_said(tmp_path):
         create_store(tmp_path, "x", {})
     path.write_text(path.read_text().replace('"SciPy 1.0"', "null"))  # a store from before this was kept
     create_store(tmp_path, "x", {})
+
+
+def test_a_system_without_file_locks_imports_reads_and_says_why_it_cannot_write(tmp_path):
+    """Windows has no fcntl."""
+    with ShardWriter(make(tmp_path), "w0") as writer:
+        add(writer, "r0")
+    code = (
+        "import sys\nsys.modules['fcntl'] = None\n"
+        "import cerebro_eeg.runs.signals, cerebro_eeg.data.batching.loader, cerebro_eeg.data.storing.prepare\n"
+        "from pathlib import Path\nfrom cerebro_eeg.data.storing.store import Store\n"
+        "from cerebro_eeg.data.storing.writer import ShardWriter\n"
+        "print(len(Store(Path(sys.argv[1])).recordings))\n"
+        "try: ShardWriter(Path(sys.argv[1]), 'w1')\nexcept ValueError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [
+        "1",
+        "stores are written on Linux and macOS, whose file locks Windows has not; use WSL",
+    ]

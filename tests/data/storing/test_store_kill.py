@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro_eeg.data.storing.skipped import SkipLog, read_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
@@ -118,7 +118,7 @@ def kill_at_random(folder, seed):
 
 
 def _wait_for_lines(folder, count):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl")) < count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -152,7 +152,7 @@ def claims(folder):
     if pid == 0:
         with ShardWriter(folder, "a"):
             os.write(writer, b"x")
-            time.sleep(60)
+            time.sleep(600)
         os._exit(0)
     os.read(reader, 1)
     refused = end(start(folder, "a", ids(3)))
@@ -201,7 +201,7 @@ def main(case, folder, *arguments):
 def run(case, folder, *arguments):
     create_store(folder, "test", {})
     command = [sys.executable, __file__, case, folder, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,1 +1,1 @@
-"""From a store to batches: windows, labels, splits, order, reading."""
+"""From a store to batches: windows, labels, splits, order and reading."""

@@ -1,9 +1,9 @@
-"""Loader: the windows of a step, read into one flat float16 buffer and laid out as rows on the device.
+"""Loader: reads the windows of a step into one flat float16 buffer, which the device turns into rows.
 
-Windows of a batch may have different channels. Their blocks (time, channel) lie one behind the other as the store has
-them, one ``pread`` each; nothing is padded, transposed or converted on the CPU. ``lay_out`` makes rows of them where
-the model runs, by one gather. What a step holds depends on the step alone: threads only share the reading, or have
-processes of their own do it (``apart.py``).
+Windows of a batch may have different channels. Their blocks (time, channel) lie one behind the other as in the store,
+one ``pread`` each. Nothing is padded, transposed or converted on the CPU; ``lay_out`` makes rows on the device by one
+gather. The content of a step depends on the step alone. Threads only share the reading, or have reader processes do it
+(``reader_pool.py``).
 
 Legend: **B** windows, **R** rows, **T** samples, **K** targets.
 """
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.match import Channel
-from cerebro_eeg.data.batching.apart import Apart
 from cerebro_eeg.data.batching.order import Step
+from cerebro_eeg.data.batching.reader_pool import ReaderPool
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
@@ -39,24 +39,24 @@ class RawStep:
     counts: tuple[int, ...]
     """Channels of each window."""
     channels_R2: Tensor
-    """Electrode ids, as ``Batch`` has them."""
+    """Electrode ids, in the form of ``Batch``."""
     scale_B: Tensor
-    """Microvolts: of each window's recording."""
+    """Scale of each window's recording in microvolts."""
     label_B: Tensor
-    """Class numbers; -1: none."""
+    """Class numbers; -1 for none."""
     target_BK: Tensor | None
-    """For regression; NaN: none."""
+    """Targets for regression; NaN for none."""
     key_B: Tensor
-    """int64: with the epoch, what the random draws for a window are keyed by."""
+    """int64: random draws for a window are keyed by this number and the epoch."""
     epoch_B: Tensor
     step: Step
-    """Which windows these are."""
+    """The windows of this step."""
 
 
 def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch.float16) -> Batch:
-    """The step as a batch on the device; float16 stays what it is, since the model's patches promote it themselves.
+    """Make a batch of the step on the device; float16 stays, since the model's patches promote it themselves.
 
-    From pinned memory it does not wait for what a GPU still computes, so that the next step may be laid out meanwhile.
+    From pinned memory the copy does not wait for running work of a GPU, so the next step may be laid out meanwhile.
     """
     device = torch.device(device)
     flat = raw.flat.to(device, non_blocking=True).to(dtype)
@@ -91,12 +91,12 @@ class Loader:
     Parameters
     ----------
     sources : stores with their windows, in the order that the steps number them; all windows of one length and rate.
-    threads : that read; 0: the caller's own.
-    apart : each thread has a process read, beside a training on a GPU, whose launches need Python's lock.
+    threads : number of reading threads; 0 reads in the caller's own.
+    processes : each thread has a reader process read. Use it while a GPU trains, whose launches need Python's lock.
     ahead : steps that are being read while one is used; memory holds so many and two more.
     pin : page-locked memory, from which a GPU copies without waiting.
-    electrodes : the ids (channels, 2) of a recording's channels by their names; 0, 0 leaves a channel out. None: those
-        that the names say.
+    electrodes : returns the ids (channels, 2) of a recording's channels from their names; 0, 0 leaves a channel out.
+        None uses the ids of the names.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Loader:
         sources: Sequence[tuple[Store, Windows]],
         *,
         threads: int = 4,
-        apart: bool = False,
+        processes: bool = False,
         ahead: int = 2,
         pin: bool = False,
         electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]] | None = None,
@@ -122,14 +122,15 @@ class Loader:
         self._ids = [_ids_of(windows, electrodes or _electrodes) for windows in self._windows]
         files = [store.files for store in self._stores]
         self._first_file = np.cumsum([0, *map(len, files)])
-        self._apart = Apart([file for of_store in files for file in of_store], threads) if apart and threads else None
+        every = [file for of_store in files for file in of_store]
+        self._readers = ReaderPool(every, threads) if processes and threads else None
 
     def read(self, step: Step) -> RawStep:
-        """The windows of one step."""
+        """Read the windows of one step."""
         return self._begin(step).finish()
 
     def stream(self, steps: Iterable[Step]) -> Iterator[RawStep]:
-        """The windows of these steps, in their order; the next ones are read meanwhile."""
+        """Yield the windows of these steps in order, while the next ones are read."""
         waiting: deque[_Reading] = deque()
         try:
             for step in steps:
@@ -146,8 +147,8 @@ class Loader:
         """End the threads and processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if self._apart is not None:
-            self._apart.close()
+        if self._readers is not None:
+            self._readers.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -156,7 +157,7 @@ class Loader:
         self.close()
 
     def _begin(self, step: Step) -> "_Reading":
-        """Lay a step's buffer out and hand its reading to the threads."""
+        """Allocate a step's buffer and hand its reading to the threads."""
         raw, jobs = self._plan(step)
         if self._pool is None:
             self._fill(raw.flat.numpy(), jobs)
@@ -169,7 +170,7 @@ class Loader:
         return _Reading(raw, futures)
 
     def _plan(self, step: Step) -> tuple[RawStep, NDArray[np.int64]]:
-        """All of a step but its samples, and the reads that bring them."""
+        """Return a step without its samples, and the reads that fill it."""
         count = len(step)
         recording, start, label = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
         montage, scale, key = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count, np.int64)
@@ -211,14 +212,14 @@ class Loader:
 
     def _fill(self, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> None:
         """Read windows (source, recording, start, channels, end in the buffer), which lie one behind the other."""
-        if self._apart is not None and self._fill_apart(self._apart, flat, jobs):
+        if self._readers is not None and self._fill_elsewhere(self._readers, flat, jobs):
             return
         size, stores = self._samples, self._stores
         for source, recording, start, count, end in jobs.tolist():
             stores[source].read_into(recording, start, start + size, flat[end - size * count : end])
 
-    def _fill_apart(self, apart: Apart, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
-        """The same by another process, if it can."""
+    def _fill_elsewhere(self, readers: ReaderPool, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
+        """Let a reader process read the same windows, if it can."""
         pieces = np.empty((len(jobs), 3), np.int64)
         for number in np.unique(jobs[:, 0]).tolist():
             mine = np.flatnonzero(jobs[:, 0] == number)
@@ -226,12 +227,12 @@ class Loader:
             pieces[mine, 0] += self._first_file[number]
         end = int(jobs[-1, 4])
         into = flat[end - self._samples * int(jobs[:, 3].sum()) : end].view(np.uint8).data
-        return into.nbytes == pieces[:, 2].sum() and apart.read(pieces, into)
+        return into.nbytes == pieces[:, 2].sum() and readers.read(pieces.tobytes(), into)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A step on its way."""
+    """A step whose samples are being read."""
 
     raw: RawStep
     parts: Sequence[Future[None]]
@@ -247,19 +248,19 @@ class _Reading:
 
 
 def _ids_of(windows: Windows, electrodes: Callable[[tuple[str, ...]], NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """The ids of every montage that has a window; a store may hold others, which need not be readable."""
+    """Return the ids of every montage that has a window; a store may hold others, which need not be readable."""
     used = set(np.unique(windows.facts.montage[windows.recording]).tolist())
     nothing = np.zeros((0, 2), np.int64)
     return [electrodes(names) if n in used else nothing for n, names in enumerate(windows.facts.montages)]
 
 
 def _electrodes(names: Sequence[str]) -> NDArray[np.int64]:
-    """Ids (channels, 2) of the columns of a recording."""
+    """Return the ids (channels, 2) of the columns of a recording."""
     return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
 
 
 def _check(sources: Sequence[tuple[Store, Windows]]) -> None:
-    """Sources that one batch can hold, and windows of the stores that they come with."""
+    """Refuse sources that one batch cannot hold, and windows that belong to another store."""
     if not sources:
         raise InputError("there is no store to read from; expected at least one with its windows")
     kinds = {(windows.samples, windows.sfreq) for _, windows in sources if len(windows)}

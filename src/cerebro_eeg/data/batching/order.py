@@ -1,10 +1,13 @@
-"""Order: which windows step s trains on, as arithmetic. A pure function of (seed, s): nothing is kept or drawn.
+"""Order: the windows of training step s, as a pure function of (seed, s). Nothing is stored or drawn.
 
-The state to resume is a step number, and any number of processes, workers or threads sees the same stream, because
-each takes its part of the same step. An epoch is a permutation of all windows, computed window by window (a Feistel
-network over the next power of two, walked until it lands inside), so a corpus of any size costs no memory and no
-waiting. A step that an epoch does not fill goes on with the next: within an epoch no window is lost and none comes
-twice. The arithmetic is our own, not NumPy's generators, whose streams may change from version to version.
+So the state to resume is a step number. Any number of processes, workers or threads sees the same stream, because each
+takes its part of the same step.
+
+An epoch is a permutation of all windows, computed window by window: a Feistel network over the next power of two,
+repeated until the result lies inside. So a corpus of any size costs no memory and no waiting. A step that an epoch does
+not fill continues with the next: within an epoch no window is lost and none comes twice.
+
+The arithmetic is our own, because the streams of NumPy's generators may change from version to version.
 """
 
 import math
@@ -24,7 +27,7 @@ _KEPT = 8  # steps of an order
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each number scrambled, one to one (the finaliser of SplitMix64): a counter in, random bits out."""
+    """Scramble each number, one to one (the finaliser of SplitMix64): a counter in, random bits out."""
     x = x + np.uint64(_GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -32,7 +35,7 @@ def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def permute(position: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where each position below ``size`` goes in the permutation of its key; keys differ by epoch."""
+    """Return where each position below ``size`` goes in the permutation of its key; keys differ by epoch."""
     bits = max(2, (size - 1).bit_length())
     low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
     low_mask, high_mask = np.uint64((1 << int(low_bits)) - 1), np.uint64((1 << int(high_bits)) - 1)
@@ -55,23 +58,23 @@ class Step:
 
     source: NDArray[np.int64]
     window: NDArray[np.int64]
-    """Its number in its source."""
+    """Number of the window in its source."""
     epoch: NDArray[np.int64]
-    """How often its source has been gone through before; with the window's key it names a random draw."""
+    """Number of completed passes through its source; with the window's key it determines a random draw."""
 
     def __len__(self) -> int:
         return len(self.window)
 
     def frozen(self) -> "Step":
-        """The same, and nobody can change it."""
+        """Return the same step with arrays that cannot be changed."""
         for numbers in (self.source, self.window, self.epoch):
             numbers.flags.writeable = False
         return self
 
     def part(self, number: int, of: int) -> "Step":
-        """Part ``number`` (from 0) of ``of`` equal ones, larger by a window at most; the parts in order are the step.
+        """Return part ``number`` (from 0) of ``of`` parts, which together are the step; sizes differ by one at most.
 
-        For ranks, for workers, for micro-batches: a part of a part is a part.
+        Ranks, workers and micro-batches each take a part; a part of a part is a part again.
         """
         if not 0 <= number < of:
             raise ConfigError(f"part {number} of {of} was asked for; parts are 0 to {of - 1}")
@@ -87,7 +90,7 @@ class Order:
     seed : a whole number of at least 0.
     counts : how many windows each source has.
     batch_size : windows of a step over all processes.
-    weights : the share of each source in the stream, in any unit; each is then gone through in epochs of its own.
+    weights : the share of each source in the stream, in any unit; each source then has epochs of its own.
         None: all sources are one, and an epoch has every window once.
     """
 
@@ -113,19 +116,19 @@ class Order:
 
     @property
     def windows(self) -> int:
-        """Windows of an epoch: with weights, as many as all sources have together."""
+        """Windows of an epoch; with weights, as many as all sources have together."""
         return sum(self.counts)
 
     def steps(self, epochs: float) -> int:
-        """Steps that have shown at least ``epochs`` times all windows."""
+        """Return the steps after which all windows were shown at least ``epochs`` times."""
         return math.ceil(Fraction(epochs).limit_denominator(1_000_000) * self.windows / self.batch_size)
 
     def epochs(self, steps: int) -> float:
-        """Times that all windows have been shown after so many steps."""
+        """Return how often all windows were shown after so many steps."""
         return steps * self.batch_size / self.windows
 
     def step(self, number: int) -> Step:
-        """The windows of step ``number``, from 0. The last few are kept: they are read first, and counted when done."""
+        """Return the windows of step ``number``, from 0; the last few are kept, because each is asked for twice."""
         if number < 0:
             raise ConfigError(f"step {number} was asked for; steps begin at 0")
         if number not in self._kept:
@@ -157,7 +160,7 @@ class Order:
 
 
 def in_order(counts: Sequence[int], batch_size: int) -> Iterator[Step]:
-    """Every window of every source once, as they come, for evaluation; the last step may be smaller."""
+    """Yield every window of every source once, in order, for evaluation; the last step may be smaller."""
     first = np.cumsum([0, *counts])
     for start in range(0, int(first[-1]), batch_size):
         place = np.arange(start, min(start + batch_size, int(first[-1])), dtype=np.int64)
@@ -166,7 +169,7 @@ def in_order(counts: Sequence[int], batch_size: int) -> Iterator[Step]:
 
 
 def _hash_seed(seed: int) -> NDArray[np.uint64]:
-    """A seed of any size as 64 bits, in an array of one. Seed and epoch must not be interchangeable: hence a chain."""
+    """Hash a seed of any size to 64 bits, in an array of one; a chain keeps seed and epoch from being exchanged."""
     words = [seed >> shift & (1 << 64) - 1 for shift in range(0, max(1, seed.bit_length()), 64)]
     found = np.array([len(words)], np.uint64)
     for word in words:
@@ -175,7 +178,7 @@ def _hash_seed(seed: int) -> NDArray[np.uint64]:
 
 
 def _shares(counts: Sequence[int], weights: Sequence[float]) -> NDArray[np.int64]:
-    """Windows of each source in a cycle: the weights, rounded by largest remainder."""
+    """Return the windows of each source in a cycle: the weights, rounded by largest remainder."""
     given = np.asarray(weights, np.float64)
     if given.shape != (len(counts),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
         raise ConfigError(f"weights are {list(weights)}; expected {len(counts)} numbers of at least 0, not all 0")

@@ -1,6 +1,6 @@
-"""Splits: no subject (or recording, or trial) on two sides, and no test subject in what a model was pre-trained on.
+"""Splits: no subject (or recording, or trial) on two sides, and no test subject among the pre-training data.
 
-Messages give counts and ids of recordings or subjects as the store has them, never a path.
+Messages give counts and the store's ids of recordings or subjects, never a path.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Overlap:
-    """What a test set shares with a pre-training set, by id, sorted."""
+    """The ids that a test set shares with a pre-training set, sorted."""
 
     subjects: tuple[str, ...]
     recordings: tuple[str, ...]
@@ -31,11 +31,11 @@ class Overlap:
 
 
 def assert_disjoint(by_split: Mapping[str, Windows], unit: str | None = None) -> str:
-    """Refuse splits that share a unit; returns the unit, for the report.
+    """Refuse splits that share a unit; return the unit, for the report.
 
-    None: the unit that the recipe declared for the task, of several the strictest. Units: "subject"; "recording";
-    "trial": no interval, and no two samples, in two splits (one sample may be both the last of an interval and the
-    nearest to the start of the next); "none": no window.
+    None is the unit that the recipe declared for the task, the strictest of several. The units are "subject",
+    "recording", "trial" (no interval, and no two samples, in two splits; one sample may be both the last of an interval
+    and the nearest to the start of the next), and "none" (no window in two splits).
     """
     if unit is None:
         declared = {_declared(windows) for windows in by_split.values()}
@@ -56,10 +56,10 @@ def assert_disjoint(by_split: Mapping[str, Windows], unit: str | None = None) ->
 
 
 def check_overlap(pretrain: Store | Windows, test: Store | Windows) -> Overlap:
-    """Subjects and recordings of a test set that are in a pre-training set, by id: of a whole store, or of windows.
+    """Find subjects and recordings of a test set, a whole store or windows, that are in a pre-training set.
 
-    The result is false where there are none. Two stores with ids made by different keys are refused, and so are
-    recordings without a subject, unless an overlap shows already: nobody could say that there is none.
+    The result is false where there are none. Two stores with ids made by different keys are refused. Recordings without
+    a subject are refused, too, unless an overlap shows already, because it could not be ruled out.
     """
     _same_keys(pretrain, test)
     (*who, unknown), (*others, further) = _who(pretrain), _who(test)
@@ -73,7 +73,7 @@ def check_overlap(pretrain: Store | Windows, test: Store | Windows) -> Overlap:
 
 
 def folds(windows: Windows, n: int, seed: int) -> NDArray[np.int64]:
-    """The fold (0 to n - 1) of each window: all of a subject in one, folds equal to a subject, by id and seed alone."""
+    """Return the fold (0 to n - 1) of each window: a subject lies in one fold, by id and seed; folds are equal."""
     subjects = _units(windows, "subject")
     if not 2 <= n <= len(subjects):
         raise ConfigError(f"{n} folds of {len(subjects)} subjects; expected at least 2 folds, with a subject each")
@@ -92,7 +92,7 @@ def _declared(windows: Windows) -> str:
 
 
 def _units(windows: Windows, unit: str) -> set[str]:
-    """What the windows belong to, by names that hold in every store with the same key."""
+    """Return the unit of each window, by names that hold in every store with the same key."""
     if unit == "none":
         return {f"{id}:{start}" for id, start in windows.ids(np.arange(len(windows)))}
     if unit == "trial":
@@ -111,7 +111,7 @@ def _units(windows: Windows, unit: str) -> set[str]:
 
 
 def _shared_samples(a: Windows, b: Windows) -> set[str]:
-    """Windows of ``a`` that share two samples or more with one of ``b``."""
+    """Count the windows of ``a`` that share two samples or more with one of ``b``."""
     numbers = {id: number for number, id in enumerate(b.facts.ids)}
     shared = set()
     for number in np.unique(a.recording).tolist():
@@ -125,7 +125,7 @@ def _shared_samples(a: Windows, b: Windows) -> set[str]:
 
 
 def _who(data: Store | Windows) -> tuple[set[str], set[str], set[str]]:
-    """Ids of subjects, of recordings, and of those recordings whose subject is not known."""
+    """Return ids of subjects, of recordings, and of those recordings whose subject is unknown."""
     if isinstance(data, Windows):
         facts = data.facts
         places = [(facts.subject[n], facts.ids[n]) for n in np.unique(data.recording).tolist()]

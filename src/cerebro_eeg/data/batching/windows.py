@@ -1,11 +1,11 @@
-"""Found: the arrays of windows while they are being found: joined, put in order, each once. Facts: of recordings.
+"""Windows: the stretches of a store that a model is shown, found at training time with any length, stride and label.
 
-Windows: the stretches of a store that a model is shown, found at training time: any length, stride and label.
+A window lies within one segment, so it never spans a gap. With a task it lies within labelled time of the wanted split.
+Windows begin on a grid that starts where that time and the segment begin.
 
-A window lies within one segment, so it never spans a gap, and with a task within labelled time of the wanted split. It
-begins on a grid that starts where that time and the segment begin. Seconds become samples once, by rounding: the first
-sample of an interval is the one nearest to its start, and every sample of a window comes before the interval's stop.
-What a window is called by its labels is the doing of its own seconds: see ``window_labels.py``.
+Seconds become samples once, by rounding. The first sample of an interval is the one nearest to its start, and every
+sample of a window comes before the interval's stop. The label of a window follows from its own samples
+(``window_labels.py``).
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from cerebro_eeg.data.batching.order import mix64
 from cerebro_eeg.data.batching.window_labels import (
     Asked,
-    Labels,
-    Piece,
-    Run,
+    LabelledPiece,
+    LabelRule,
+    LabelRun,
     answer,
     pieces,
     read_task,
@@ -37,21 +37,21 @@ from cerebro_eeg.errors import ConfigError, InputError
 
 @dataclass(frozen=True)
 class Facts:
-    """What windows need to know of the recordings of a store; arrays by recording number."""
+    """Facts about the recordings of a store that windows need; arrays by recording number."""
 
     ids: tuple[str, ...]
     subject: NDArray[np.int32]
-    """Place in ``subjects``; -1 where the store does not know."""
+    """Place in ``subjects``; -1 where the store does not know it."""
     subjects: tuple[str, ...]
     montage: NDArray[np.int32]
     """Place in ``montages``."""
     montages: tuple[tuple[str, ...], ...]
     scale: NDArray[np.float32]
-    """Microvolts."""
+    """Scale of each recording in microvolts."""
 
 
-class Found(NamedTuple):
-    """The arrays that ``windows.Windows`` has, and what they mean there."""
+class WindowArrays(NamedTuple):
+    """The arrays of ``Windows``, with the same meaning, while windows are still being collected."""
 
     recording: NDArray[np.int32]
     start: NDArray[np.int64]
@@ -61,9 +61,9 @@ class Found(NamedTuple):
     trial: NDArray[np.int32]
 
 
-def none(targets: int | None) -> Found:
-    """No windows; None: of a task without targets."""
-    return Found(
+def none(targets: int | None) -> WindowArrays:
+    """Return arrays without windows; ``targets`` is None for a task without targets."""
+    return WindowArrays(
         np.empty(0, np.int32),
         np.empty(0, np.int64),
         np.empty(0, np.int64),
@@ -73,10 +73,10 @@ def none(targets: int | None) -> Found:
     )
 
 
-def join(parts: Sequence[Found]) -> Found:
-    """One behind the other; at least one, and all with targets or none."""
+def join(parts: Sequence[WindowArrays]) -> WindowArrays:
+    """Join parts one behind the other; at least one, and all with targets or none."""
     targets = [part.target for part in parts if part.target is not None]
-    return Found(
+    return WindowArrays(
         np.concatenate([part.recording for part in parts]),
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.label for part in parts]),
@@ -86,9 +86,9 @@ def join(parts: Sequence[Found]) -> Found:
     )
 
 
-def take(found: Found, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Found:
-    """Some of them, by a mask or by numbers."""
-    return Found(
+def take(found: WindowArrays, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> WindowArrays:
+    """Return some of the windows, by a mask or by numbers."""
+    return WindowArrays(
         found.recording[chosen],
         found.start[chosen],
         found.label[chosen],
@@ -98,8 +98,8 @@ def take(found: Found, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Found
     )
 
 
-def tidy(id: str, parts: Sequence[Found]) -> Found:
-    """The windows of one recording by their starts, each once; what overlaps must agree on a window that both have."""
+def tidy(id: str, parts: Sequence[WindowArrays]) -> WindowArrays:
+    """Sort the windows of one recording by start, each once; parts must agree on a window that both have."""
     found = join(parts)
     found = take(found, np.argsort(found.start, kind="stable"))
     again = np.append(False, found.start[1:] == found.start[:-1])
@@ -119,7 +119,7 @@ def tidy(id: str, parts: Sequence[Found]) -> Found:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of one store, by recording and start. Arrays have one entry a window."""
+    """Windows of one store, by recording and start; arrays have one entry per window."""
 
     info: StoreInfo
     facts: Facts
@@ -128,19 +128,19 @@ class Windows:
     """Classes in order, or names of the targets."""
     sfreq: float
     samples: int
-    """Of each window."""
+    """Samples of each window."""
     recording: NDArray[np.int32]
     """Number of the recording in its store."""
     start: NDArray[np.int64]
-    """First sample, as the store numbers them."""
+    """First sample, numbered as in the store."""
     label: NDArray[np.int64]
-    """Place in ``names``; -1: none."""
+    """Place in ``names``; -1 for none."""
     target: NDArray[np.float32] | None
-    """(windows, targets) for regression; NaN: none."""
+    """(windows, targets) for regression; NaN for none."""
     short: NDArray[np.bool_]
-    """Of a segment shorter than the filter."""
+    """Whether its segment is shorter than the filter."""
     trial: NDArray[np.int32]
-    """The interval of its task, or the first of the run of intervals, that the window was cut from; -1: none."""
+    """The interval of its task, or the first of the run of intervals, that the window was cut from; -1 for none."""
 
     def __post_init__(self) -> None:
         for array in (self.recording, self.start, self.label, self.target, self.short, self.trial):
@@ -152,26 +152,26 @@ class Windows:
 
     @property
     def channels(self) -> NDArray[np.int16]:
-        """Channel count of each window."""
+        """Return the channel count of each window."""
         counts = np.array([len(names) for names in self.facts.montages], np.int16)
         return counts[self.facts.montage[self.recording]]
 
     @property
     def subject(self) -> NDArray[np.int32]:
-        """Place in ``facts.subjects`` of each window; -1: not known."""
+        """Return the place of each window's subject in ``facts.subjects``; -1 where it is unknown."""
         return self.facts.subject[self.recording]
 
     def take(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Windows":
-        """Some of the windows, by a mask or by numbers."""
-        arrays = Found(self.recording, self.start, self.label, self.target, self.short, self.trial)
+        """Return some of the windows, by a mask or by numbers."""
+        arrays = WindowArrays(self.recording, self.start, self.label, self.target, self.short, self.trial)
         return replace(self, **take(arrays, chosen)._asdict())
 
     def ids(self, chosen: Sequence[int] | NDArray[np.integer]) -> list[tuple[str, int]]:
-        """(recording id, start sample), the names of these windows."""
+        """Return (recording id, start sample), the names of these windows."""
         return [(self.facts.ids[self.recording[n]], int(self.start[n])) for n in chosen]
 
     def keys(self, chosen: NDArray[np.integer] | slice = slice(None)) -> NDArray[np.int64]:
-        """The same as one number each, on every machine: what random draws for a window are keyed by."""
+        """Return the names as one number each, the same on every machine; random draws for a window are keyed by it."""
         recording, start = self.recording[chosen], self.start[chosen]
         used, place = np.unique(recording, return_inverse=True)
         hashes = [hashlib.blake2b(self.facts.ids[n].encode(), digest_size=8).digest() for n in used.tolist()]
@@ -187,18 +187,18 @@ def find_windows(
     task: str | None = None,
     split: str | Sequence[str] | None = None,
     flagged: Literal["keep", "drop"] = "keep",
-    labels: Labels = "interval",
+    labels: LabelRule = "interval",
 ) -> Windows:
-    """Every window of ``seconds``, one every ``stride`` seconds (None: side by side).
+    """Find every window of ``seconds``, one every ``stride`` seconds (None: side by side).
 
     Parameters
     ----------
-    task : only where its intervals are, labelled by them; None: everywhere, without labels.
-    split : one of the task's or several; None: all.
+    task : cut windows only in its intervals, which label them; None cuts everywhere, without labels.
+    split : one of the task's splits or several; None takes all.
     flagged : whether windows of segments shorter than the filter count.
-    labels : "interval": a window lies in one interval and has its label or values. The others let windows cross from
-        interval to interval where these touch: "majority": the label that most of its samples have, of equals the one
-        that comes first in the window; "last": what the interval with its last sample says; "mean": the mean of the
+    labels : "interval": a window lies in one interval and has its label or values. The other rules let windows cross
+        from interval to interval where these touch. "majority": the label of most of its samples, of equals the one
+        that comes first in the window; "last": the label of the interval with its last sample; "mean": the mean of the
         values over its samples.
     """
     asked = read_task(store, task, split, labels)
@@ -225,9 +225,9 @@ def find_event_windows(
     split: str | Sequence[str] | None = None,
     flagged: Literal["keep", "drop"] = "keep",
 ) -> Windows:
-    """A window from ``t0`` to ``t1`` seconds about every event with one of these names, which are the classes in order.
+    """Find a window from ``t0`` to ``t1`` seconds about every event with one of these names, the classes in order.
 
-    With a task, only windows that lie within one of its intervals, of the wanted split; the label is the event's.
+    With a task, only windows within one of its intervals, of the wanted split, are found; the label is the event's.
     """
     if not (math.isfinite(t0) and math.isfinite(t1) and t0 < t1):
         raise ConfigError(f"t0 is {t0:g} and t1 {t1:g}; expected seconds about the event, t0 before t1")
@@ -254,24 +254,24 @@ def find_event_windows(
 
 
 class _Cut(NamedTuple):
-    run: Run
-    piece: Piece
+    run: LabelRun
+    piece: LabelledPiece
     starts: NDArray[np.int64]
     labels: NDArray[np.int64] | None
-    """None: what the intervals say."""
+    """None where the intervals label the windows."""
 
 
 _Cutter = Callable[[StoredRecording, int], Iterator[_Cut]]
 
 
 def _collect(store: Store, asked: Asked, seconds: float, flagged: str, cut: _Cutter) -> Windows:
-    """The windows of all recordings, by recording and start."""
+    """Find the windows of all recordings, by recording and start."""
     if flagged not in ("keep", "drop"):
         raise ConfigError(f"flagged={flagged!r} is not a choice; use 'keep' or 'drop'")
     subjects: dict[str, int] = {}
     montages: dict[tuple[str, ...], int] = {}
     table: list[tuple[str, int, int, float]] = []
-    found: list[Found] = []
+    found: list[WindowArrays] = []
     rates: set[float] = set()
     tasks: set[str] = set()
     splits: set[str | None] = set()
@@ -312,12 +312,12 @@ def _collect(store: Store, asked: Asked, seconds: float, flagged: str, cut: _Cut
     return Windows(store.info, facts, asked.task, asked.names, rate, samples, *whole)
 
 
-def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size: int) -> Found:
+def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size: int) -> WindowArrays:
     label, target = part.labels, None
     if label is None:
         label, target = answer(asked, record, part.run, part.piece, part.starts, size)
     count = len(part.starts)
-    return Found(
+    return WindowArrays(
         np.full(count, number, np.int32),
         part.starts,
         label,
@@ -328,7 +328,7 @@ def _label(asked: Asked, record: StoredRecording, number: int, part: _Cut, size:
 
 
 def _check_found(store: Store, asked: Asked, tasks: set[str], splits: set[str | None]) -> None:
-    """A task or split that is nowhere in the store is a slip of the pen, not an empty answer."""
+    """Refuse a task or split that is nowhere in the store: it is a slip of the pen, not an empty answer."""
     if asked.task is not None and asked.task not in tasks:
         known = ", ".join(sorted(tasks | set(store.info.settings.get("tasks", {})))) or "no tasks"
         raise InputError(f"no recording of the store has task {asked.task!r}; it has {known}")

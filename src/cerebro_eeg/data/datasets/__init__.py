@@ -1,7 +1,7 @@
-"""One file a corpus; ``RECIPES`` names them. A recipe is made for the folder that holds the corpus.
+"""One file per corpus; ``RECIPES`` names them.
 
-A recipe is a function of that folder; what else it can be told are its keyword-only parameters. Its module is imported
-when it is asked for. To add a corpus, write the function and add one line here.
+A recipe is a function of the folder that holds the corpus; its options are keyword-only parameters. Its module is
+imported on demand. To add a corpus, write the function and add one line here.
 """
 
 import inspect
@@ -19,7 +19,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "folder": (f"{_HERE}.folder:folder", "any tree of EEG files; labels and subjects from a table or from the paths"),
     "bids": (f"{_HERE}.bids:bids", "EEG in the Brain Imaging Data Structure"),
     "moabb": (f"{_HERE}.moabb:moabb", "a dataset of MOABB, downloaded before"),
-    "tueg": (f"{_HERE}.tueg:tueg", "Temple University Hospital: all of its EEG, for pre-training"),
+    "tueg": (f"{_HERE}.tuh:tueg", "Temple University Hospital: all of its EEG, for pre-training"),
     "tuab": (f"{_HERE}.tuh:tuab", "Temple: normal or abnormal"),
     "tusz": (f"{_HERE}.tuh:tusz", "Temple: seizures"),
     "tuep": (f"{_HERE}.tuh:tuep", "Temple: epilepsy"),
@@ -28,11 +28,11 @@ RECIPES: dict[str, tuple[str, str]] = {
     "neonate": (f"{_HERE}.neonate:neonate", "Helsinki: seizures of newborns"),
     "mobi": (f"{_HERE}.mobi:mobi", "MoBI: joint angles while walking"),
 }
-"""Where the function is, and what the corpus is."""
+"""The function, and a description of the corpus."""
 
 
 def make_recipe(name: str, folder: Path, options: Mapping[str, object]) -> Recipe:
-    """The recipe of this name for a folder; an option that it does not have is refused."""
+    """Make the recipe of this name for a folder; an unknown option is refused."""
     function = _load(name)
     known = options_of(name)
     unknown = [option for option in options if option not in known]
@@ -44,7 +44,7 @@ def make_recipe(name: str, folder: Path, options: Mapping[str, object]) -> Recip
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """What a recipe can be told beside its folder."""
+    """Return the options of a recipe beside its folder."""
     parameters = inspect.signature(_load(name)).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 

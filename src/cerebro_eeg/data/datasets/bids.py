@@ -1,15 +1,12 @@
-"""What the files beside a BIDS recording say of it: channels that are no EEG, units, rate, mains frequency, events.
+"""``bids``: EEG in the Brain Imaging Data Structure, ``sub-*/[ses-*/]eeg/*_eeg.{edf,vhdr,set,bdf}``.
 
-The recording's own file has the last word on its samples: on units and rate the sidecars only bear witness, and a
-contradiction is a fault. They are believed where the file is silent: a unit that it lacks, what a label is, events.
+``*_eeg.json`` states the mains frequency, ``*_channels.tsv`` which channels are no EEG, ``*_events.tsv`` the events and
+``participants.tsv`` the subjects. Folders beside the subjects, such as derivatives and sourcedata, are left out.
 
-``bids``: a folder in the Brain Imaging Data Structure with EEG, ``sub-*/[ses-*/]eeg/*_eeg.{edf,vhdr,set,bdf}``.
-
-``*_eeg.json`` says the mains frequency, ``*_channels.tsv`` what is no EEG, ``*_events.tsv`` what happened when and
-``participants.tsv`` who the subjects are. Where they contradict a file, the file's own word is taken and a fault noted:
-``units_differ``, ``rate_differs``, ``channels_differ``; channels with the status bad are kept: ``bads``. A recording
-whose sidecars cannot be read is skipped: ``sidecar``. What lies in derivatives, sourcedata and other folders beside the
-subjects is left out.
+The recording's own file decides about its samples. Sidecars are believed where the file is silent: a missing unit, the
+type of a channel, events. Where they contradict the file, the file is believed and a fault noted: ``units_differ``,
+``rate_differs``, ``channels_differ``. Channels with the status bad are kept, with the fault ``bads``. A recording whose
+sidecars cannot be read is skipped as ``sidecar``.
 """
 
 import functools
@@ -44,7 +41,7 @@ _EEG = "EEG"
 
 @dataclass(frozen=True)
 class Sidecars:
-    """What the files beside a recording say of it."""
+    """The contents of the files beside a recording."""
 
     kinds: Mapping[str, str]
     """Type by cleaned label."""
@@ -54,13 +51,13 @@ class Sidecars:
     rate: float | None
     mains: float | None
     events: tuple[Event, ...] | None
-    """The listed ones; None where there is no table of events."""
+    """The listed events; None where there is no table of events."""
     broken: str | None = None
-    """Why they cannot be used."""
+    """Why the sidecars cannot be used."""
 
 
 def read_sidecars(file: BidsFile, events: Sequence[str]) -> Sidecars:
-    """All that is said of a recording, with those events that are wanted."""
+    """Read the sidecars of a recording, with the wanted events."""
     try:
         return _read(file, events)
     except InputError as error:  # one bad table must not stop the others
@@ -90,7 +87,7 @@ def _read(file: BidsFile, events: Sequence[str]) -> Sidecars:
 
 
 def _positive(value: Any) -> float | None:
-    """A frequency; None for "n/a" and for what has no sense."""
+    """Read a frequency; None for "n/a" and for numbers without sense."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and 0 < value < 1e6 else None
 
@@ -114,7 +111,7 @@ def _read_events(path: Path, wanted: Sequence[str]) -> tuple[Event, ...]:
 
 
 def open_bids(path: Path, beside: Sidecars, policy: ChannelPolicy) -> Recording:
-    """One recording, with what its sidecars say of channels and events."""
+    """Open one recording, with channels and events as its sidecars state them."""
     if beside.broken:
         raise RecordingError("sidecar", beside.broken)
     not_eeg = {name: "MISC" for name, kind in beside.kinds.items() if kind != _EEG}
@@ -172,17 +169,17 @@ def bids(
     events: tuple[str, ...] = (),
     positive: str | None = None,
 ) -> Recipe:
-    """The recipe of one such folder.
+    """Make the recipe of one such folder.
 
     Parameters
     ----------
-    task : of which task (``task-<label>`` in the names) recordings are taken; None: all.
+    task : take only recordings of this task (``task-<label>`` in the names); None takes all.
     label : the column of participants.tsv whose values are the classes of a task of that name.
-    split : "subject" splits by a hash of the subject, 60, 20 and 20 of 100; None: no splits.
-    events : values of trial_type (or of value, where there is no trial_type) that go into the store as events; those
-        that last are the labelled intervals of the task "events" as well, whose classes they are.
-    positive : of two classes the one that is looked for, which comes last; None: the last by the alphabet or by value,
-        of events the last that is listed.
+    split : "subject" splits by a hash of the subject, 60, 20 and 20 of 100; None makes no splits.
+    events : values of trial_type (or of value, where there is no trial_type) that go into the store as events. Those
+        with a duration are also the labelled intervals of the task "events", whose classes they are.
+    positive : the class of two that is looked for, which comes last; None takes the last by the alphabet or by value,
+        or the last listed event.
     """
     check_unit(split, ("subject",))
     files, strange = _find_files(folder, task)
@@ -264,7 +261,7 @@ def _find_files(folder: Path, task: str | None) -> tuple[tuple[BidsFile, ...], i
 
 
 def _read_groups(folder: Path, label: str) -> dict[str, str]:
-    """The class of each participant that has one."""
+    """Read the class of each participant that has one."""
     path = folder / "participants.tsv"
     if not path.is_file():
         raise InputError("label was given, and the folder has no participants.tsv; labels of subjects come from there")
@@ -281,7 +278,7 @@ def _read_groups(folder: Path, label: str) -> dict[str, str]:
 
 
 def _overlap_and_differ(intervals: Sequence[Interval]) -> bool:
-    """Whether a moment has two labels; intervals are in the order of their starts."""
+    """Return whether a moment has two labels; intervals are sorted by their starts."""
     reach: dict[str | None, float] = {}
     for new in intervals:
         if any(stop > new.start for label, stop in reach.items() if label != new.label):
@@ -297,7 +294,7 @@ def _check_found(
     groups: Mapping[str, str],
     subjects: Sequence[str],
 ) -> None:
-    """What was asked for and is nowhere is a slip of the pen."""
+    """Refuse a task, label or event that is nowhere: it is a slip of the pen."""
     tables = [beside.events for beside in sidecars.values() if beside.events is not None]
     there = {event.name for found in tables for event in found}
     absent = [name for name in events if name not in there]

@@ -1,9 +1,9 @@
-"""The EEG recordings of a BIDS tree and the files that speak of them, found by the inheritance principle.
+"""Finds the EEG recordings of a BIDS tree and their sidecar files, by the inheritance principle.
 
-A name is a chain of ``key-value`` entities, a suffix and an extension. A sidecar file in the folder of a recording or
-above it speaks of the recording where all of its entities are the recording's, too. JSON sidecars add up, the nearer
-winning; of tables only the nearest holds (BIDS specification, https://bids-specification.readthedocs.io, "The
-inheritance principle" and "Electroencephalography").
+A name is a chain of ``key-value`` entities, a suffix and an extension. A sidecar in the folder of a recording or above
+it applies if the recording has all of its entities. JSON sidecars add up, and the nearer one wins; of tables only the
+nearest applies (BIDS specification, https://bids-specification.readthedocs.io, "The inheritance principle" and
+"Electroencephalography").
 """
 
 import json
@@ -31,7 +31,7 @@ class BidsFile:
     """sub-<label>"""
     entities: frozenset[str]
     folders: tuple[Path, ...]
-    """From the top of the tree to the folder that holds it."""
+    """The folders from the top of the tree to the one that holds it."""
     size: int
     files: tuple[Path, ...]
 
@@ -42,7 +42,7 @@ class BidsFile:
 
 
 def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:
-    """All EEG recordings, sorted by name, and how many files called ``_eeg`` have a format that BIDS does not allow."""
+    """Find all EEG recordings, sorted by name, and count the ``_eeg`` files in a format that BIDS does not allow."""
     found, strange = [], 0
     for subject in _inside(top, "sub-"):
         for session in (None, *_inside(subject, "ses-")):
@@ -65,7 +65,7 @@ def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:
 
 
 def sidecar(file: BidsFile, suffix: str) -> dict[str, Any]:
-    """All that the JSON files with this suffix say of a recording."""
+    """Return the values of all JSON files with this suffix that apply to a recording."""
     values: dict[str, Any] = {}
     for folder in file.folders:
         path = _of_folder(file, folder, suffix, ".json")
@@ -75,7 +75,7 @@ def sidecar(file: BidsFile, suffix: str) -> dict[str, Any]:
 
 
 def nearest(file: BidsFile, suffix: str) -> Path | None:
-    """The table with this suffix that speaks of a recording."""
+    """Return the table with this suffix that applies to a recording."""
     for folder in reversed(file.folders):
         path = _of_folder(file, folder, suffix, ".tsv")
         if path is not None:
@@ -84,7 +84,7 @@ def nearest(file: BidsFile, suffix: str) -> Path | None:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """The values of a JSON file."""
+    """Read the values of a JSON file."""
     try:
         values = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 
 def _of_folder(file: BidsFile, folder: Path, suffix: str, extension: str) -> Path | None:
-    """The file of one folder that speaks of the recording; two that are equally near are a mistake."""
+    """Return the file of one folder that applies to the recording; two equally near ones are a mistake."""
     best: list[Path] = []
     most = -1
     for name in sorted(os.listdir(folder)):

@@ -1,9 +1,9 @@
-"""The recordings in a tree of files: each once, whatever number of files it has, in an order of their names alone.
+"""Finds the recordings in a tree of files: each once, however many files it has, sorted by name.
 
-BrainVision's ``.eeg`` goes with the ``.vhdr`` beside it, EEGLAB's ``.fdt`` with the ``.set``, Persyst's ``.dat`` with
-the ``.lay``, and the parts of a split FIF file with its first; an EGI ``.mff`` is a folder. A text table is a recording
-where its columns are those of a headset. Hidden files and other kinds are passed over. Links are followed, and a folder
-that was met before is not entered again.
+BrainVision's ``.eeg`` belongs to the ``.vhdr`` beside it, EEGLAB's ``.fdt`` to the ``.set``, Persyst's ``.dat`` to the
+``.lay``, and the parts of a split FIF file to its first; an EGI ``.mff`` is a folder. A text table is a recording if
+its columns are those of a headset. Hidden files and other kinds are passed over. Links are followed, but no folder is
+entered twice.
 """
 
 import os
@@ -26,12 +26,12 @@ _PART = re.compile(r"-\d+(?=\.fif(?:\.gz)?$)|(?<=_split-)\d+(?=_)", re.IGNORECAS
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A recording in a tree."""
 
     path: Path
     name: str
-    """Its path below the tree, with slashes, in one spelling of Unicode: equal on every machine."""
+    """Its path below the tree, with slashes, in one form of Unicode, so that it is equal on every machine."""
     size: int
     """Bytes of all its files."""
     files: tuple[Path, ...]
@@ -39,15 +39,15 @@ class Source:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Files of a tree that are no recording and belong to none, hidden ones aside."""
+    """Number of files of a tree that belong to no recording, without hidden ones."""
 
     files: int
     packed: int
     """Those of them that may hold recordings and must be unpacked first."""
 
 
-def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, ...]:
-    """All recordings below a folder, sorted by name; ``leave_out`` is a table that is none."""
+def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFile, ...]:
+    """Find all recordings below a folder, sorted by name; ``leave_out`` is a table that is no recording."""
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds the EEG files")
     other = leave_out.resolve() if leave_out is not None else None
@@ -57,14 +57,14 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[Source, .
             path = where / name
             if other is None or path.resolve() != other:
                 name_below = plain_name(path.relative_to(folder))
-                found.append(Source(path, name_below, sum(map(_size, parts)), tuple(parts)))
+                found.append(SourceFile(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))
 
 
-def passed_over(folder: Path, sources: Sequence[Source], leave_out: Path | None = None) -> PassedOver:
-    """What else is in a tree whose recordings these are."""
+def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | None = None) -> PassedOver:
+    """Count the other files of a tree whose recordings these are."""
     used = {file for source in sources for file in source.files}
     other = leave_out.resolve() if leave_out is not None else None
     paths = [where / name for where, names in _folders(folder) for name in names]
@@ -73,14 +73,14 @@ def passed_over(folder: Path, sources: Sequence[Source], leave_out: Path | None 
 
 
 def plain_name(relative: Path | str) -> str:
-    """A relative path as one text: slashes, composed letters, and bytes that are no UTF-8 as ``\\x..``."""
+    """Return a relative path as one text: slashes, composed letters, and bytes that are no UTF-8 as ``\\x..``."""
     text = relative.as_posix() if isinstance(relative, Path) else relative.replace("\\", "/")
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return unicodedata.normalize("NFC", text.removeprefix("./"))
 
 
 def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with the names in it, links followed; each once, by what the system says it is."""
+    """Yield every folder with the names in it, links followed; each once, by its identity in the file system."""
     met: set[tuple[int, int]] = set()
     waiting = [top]
     while waiting:
@@ -102,7 +102,7 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
-    """The recordings of one folder: the name of the file to open, and all its files."""
+    """Yield the recordings of one folder: the name of the file to open, and all its files."""
     known = sorted(suffixes(), key=len, reverse=True)
     ends = {name: next((end for end in known if name.casefold().endswith(end)), None) for name in names}
     brainvision = ".vhdr" in ends.values()
@@ -137,7 +137,7 @@ def _is_headset(path: Path) -> bool:
 
 
 def _chains(where: Path, names: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """First file and further parts of FIF recordings that were split; the files themselves say what follows them."""
+    """Return first file and further parts of split FIF recordings; the files themselves name the next part."""
     here = set(names)
     firsts = {_PART.sub("", name) for name in names if _PART.search(name)}
     further: set[str] = set()
@@ -151,7 +151,7 @@ def _chains(where: Path, names: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _follow(path: Path) -> list[str]:
-    """The files behind the first of a split recording, as MNE reads them; none where it cannot."""
+    """Return the files behind the first of a split recording, as MNE reads them; none where it cannot."""
     try:
         import mne
 

@@ -1,10 +1,11 @@
 """``folder``: any tree of EEG files. Labels, subjects and splits come from a CSV table, or from the paths.
 
 The table has a column ``file`` (the path below the folder) and any of ``subject``, ``split``, ``label``, ``start`` and
-``stop`` (seconds; blank: the whole recording), or, for a regression, ``target``, ``target2``, ``target_age``, ... Its
-name is the name of the task; a file may have many rows. From the path, a subject or a label is ``parent`` (the name of
-the folder that holds the file), ``top`` (of the first folder), or what the group of that name in a regular expression
-finds. docs/corpora/folder.md has examples.
+``stop`` in seconds, blank for the whole recording. For a regression it has ``target``, ``target2``, ``target_age``, ...
+Its name is the name of the task, and a file may have many rows.
+
+From the path, a subject or a label is ``parent`` (the folder that holds the file), ``top`` (the first folder), or the
+group of that name in a regular expression. docs/corpora/folder.md has examples.
 """
 
 import functools
@@ -13,12 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
-from cerebro_eeg.data.datasets.file_tree import Source, find_sources, passed_over
+from cerebro_eeg.data.datasets.file_tree import SourceFile, find_sources, passed_over
 from cerebro_eeg.data.datasets.folder_table import (
     TABLE,
-    Table,
+    LabelTable,
     check_label,
     check_unit,
     describe,
@@ -31,13 +31,12 @@ from cerebro_eeg.data.datasets.folder_table import (
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
-from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
+from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
 
-Unit = Literal["subject", "recording", "trial", "none"]
-_UNITS: dict[str, Unit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
+_UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
 
 
 def folder(
@@ -51,24 +50,24 @@ def folder(
     unit: str | None = None,
     positive: str | None = None,
 ) -> Recipe:
-    """The recipe of one such tree.
+    """Make the recipe of one such tree.
 
     Parameters
     ----------
     labels : the table.
-    label, subject : where in the path of a file they are: "parent", "top", or an expression with a group of that name.
-    split : what no two splits may share: "subject" (where None is given, too), "recording" or "trial". Where the table
+    label, subject : where they are in the path of a file: "parent", "top", or an expression with a group of that name.
+    split : the unit that no two splits may share: "subject" (also for None), "recording" or "trial". Where the table
         has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash.
     events : names of events of the files that may go into the store.
-    unit : "uV", "nV", "mV" or "V", of channels whose own unit is blank or unknown, and of tables of headsets, which
+    unit : "uV", "nV", "mV" or "V", for channels whose own unit is blank or unknown, and for tables of headsets, which
         have none; without it such channels are refused, and tables are in microvolts.
-    positive : of two classes the one that is looked for, which comes last; None: the last by the alphabet or by value.
+    positive : the class of two that is looked for, which comes last; None takes the last by the alphabet or by value.
     """
     if unit is not None and unit not in UNITS:
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     check_unit(split, tuple(_UNITS))
     sources = find_sources(folder, labels)
-    table = read_labels(labels, sources) if labels is not None else Table()
+    table = read_labels(labels, sources) if labels is not None else LabelTable()
     subjects = {**table.subjects, **_subjects(sources, subject, table)}
     found, task = _with_path_labels(sources, label, table)
     if task is not None and not found:
@@ -107,7 +106,7 @@ def folder(
 
 
 def _find(
-    sources: Sequence[Source],
+    sources: Sequence[SourceFile],
     subjects: Mapping[str, str],
     labels: Mapping[str, Mapping[str, tuple[Interval, ...]]],
     events: tuple[str, ...],
@@ -129,7 +128,7 @@ def _open(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
     return open_recording(path, policy, unit=unit)
 
 
-def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict[str, str]:
+def _subjects(sources: Sequence[SourceFile], rule: str | None, table: LabelTable) -> dict[str, str]:
     if rule is None:
         return {}
     if table.has_subjects:
@@ -143,9 +142,9 @@ def _subjects(sources: Sequence[Source], rule: str | None, table: Table) -> dict
 
 
 def _with_path_labels(
-    sources: Sequence[Source], rule: str | None, table: Table
+    sources: Sequence[SourceFile], rule: str | None, table: LabelTable
 ) -> tuple[dict[str, tuple[Interval, ...]], str | None]:
-    """The intervals by recording, and the name of their task."""
+    """Return the intervals by recording, and the name of their task."""
     if rule is None:
         return dict(table.intervals), table.task
     if table.has_labels or table.has_splits:
@@ -157,8 +156,8 @@ def _with_path_labels(
     return {name: (Interval(0.0, WHOLE, None, check_label(text, where)),) for name, text in found.items()}, "label"
 
 
-def _from_paths(sources: Sequence[Source], rule: str, group: str) -> dict[str, str]:
-    """What the rule finds in the path of each recording; those where it finds nothing are missing."""
+def _from_paths(sources: Sequence[SourceFile], rule: str, group: str) -> dict[str, str]:
+    """Apply the rule to the path of each recording; those without a match are missing from the result."""
     found = {}
     pattern = None if rule in ("parent", "top") else _compile(rule, group)
     for source in sources:
@@ -211,7 +210,7 @@ def _check_splits(found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[s
 
 
 def _with_hash_splits(
-    found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: Unit
+    found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[str, str], unit: SplitUnit
 ) -> tuple[dict[str, tuple[Interval, ...]], str]:
     if not found:
         raise ConfigError(f"split={unit!r} was given without labels, and splits belong to tasks; give labels")

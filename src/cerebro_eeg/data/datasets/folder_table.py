@@ -1,11 +1,10 @@
-"""What recipes of a user's own data share: strict tables, classes in order, splits by hash, and labels without an end.
+"""The table of labels beside a folder of recordings, and helpers for other recipes of a user's own data.
 
-Messages give row numbers and the columns that we know, never what stands in a table: it may say who was recorded.
+The columns are ``file`` and any of ``subject``, ``split``, ``label``, ``start``, ``stop``, or ``target``, ``target2``,
+``target_age``, ... A file has one or several rows. The helpers read strict tables, put classes in order and split by a
+hash.
 
-The table of labels that goes with a folder of recordings: which file, whose, in which split, labelled how and when.
-
-Columns: ``file`` and any of ``subject``, ``split``, ``label``, ``start``, ``stop``, or ``target``, ``target2``,
-``target_age``, ... One or several rows a file.
+Messages give row numbers and known columns and never quote a table, because it may say who was recorded.
 """
 
 import csv
@@ -18,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cerebro_eeg.data.datasets.file_tree import Source, plain_name
+from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError
@@ -27,11 +26,11 @@ from cerebro_eeg.schema import did_you_mean
 _MOST = 12  # classes or splits that a line lists
 SECONDS = 5.0  # of a window, unless labelled intervals are shorter
 
-Row = dict[str, str]
+TableRow = dict[str, str]
 
 
-def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[Row]]:
-    """The columns and the rows of a table in UTF-8, with or without a byte-order mark; blanks around values go."""
+def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[TableRow]]:
+    """Read the columns and the rows of a table in UTF-8, with or without a byte-order mark; strips blanks."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
@@ -72,7 +71,7 @@ def _name(separator: str) -> str:
 
 
 def read_number(text: str, where: str) -> float:
-    """A finite number; ``where`` says what it is, in which row."""
+    """Read a finite number; ``where`` names it and its row in the error."""
     try:
         value = float(text) if "_" not in text else math.nan
     except ValueError:
@@ -84,7 +83,7 @@ def read_number(text: str, where: str) -> float:
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """The classes that these labels make: by value where all are whole numbers, else by the alphabet."""
+    """Return the classes of these labels: by value where all are whole numbers, else by the alphabet."""
     found = sorted(set(labels))
     if len({" ".join(label.casefold().split()) for label in found}) < len(found):
         raise InputError("two labels differ in case or blanks alone, such as Rest and rest; write each in one way")
@@ -102,7 +101,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Task | None:
-    """The task that labelled intervals make: windows as long as the shortest of them, at most 5 s; None: no labels."""
+    """Make the task of labelled intervals: windows as long as the shortest, at most 5 s; None without labels."""
     found = [interval for interval in intervals if interval.label is not None or interval.values]
     if not found:
         return None
@@ -114,7 +113,7 @@ def describe(intervals: Iterable[Interval], targets: tuple[str, ...] = ()) -> Ta
 
 
 def with_positive(tasks: Mapping[str, Task], positive: str | None) -> dict[str, Task]:
-    """The tasks with this class last wherever it is one of two: AUPR, threshold, decisions and events are about it."""
+    """Return the tasks with this class last wherever it is one of two; AUPR, threshold and events refer to the last."""
     if positive is None:
         return dict(tasks)
     classes = {name: task.names for name, task in tasks.items() if task.kind == "classification"}
@@ -140,13 +139,13 @@ def with_positive(tasks: Mapping[str, Task], positive: str | None) -> dict[str, 
 
 
 def split_of(name: str) -> str:
-    """Train, val or test, 60, 20 and 20 of 100, by the name alone: a subject who is added later moves no other."""
+    """Return train, val or test, 60, 20 and 20 of 100, by the name alone: a later subject moves no other."""
     place = int(hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) % 100
     return "train" if place < 60 else "val" if place < 80 else "test"
 
 
 def say_classes(task: str, intervals: Mapping[str, Collection[Interval]]) -> str:
-    """What is labelled, by class and by split, in recordings: a slip of the pen shows here, and not in training."""
+    """Print the labelled recordings by class and by split, so that a slip of the pen shows here and not in training."""
     found = [{(i.label, i.split) for i in labelled} for labelled in intervals.values()]
     labels = Counter(label for pairs in found for label in {label for label, _ in pairs} if label is not None)
     splits = Counter(split or "no split" for pairs in found for split in {split for _, split in pairs})
@@ -161,13 +160,13 @@ def say_classes(task: str, intervals: Mapping[str, Collection[Interval]]) -> str
 
 
 def say_splits(units: Mapping[str, str], unit: str) -> str:
-    """How many units came into each split."""
+    """Print how many units came into each split."""
     counts = Counter(units.values())
     return f"{unit}s by hash: " + ", ".join(f"{counts[name]} {name}" for name in ("train", "val", "test"))
 
 
 def check_unit(split: str | None, units: Collection[str]) -> None:
-    """Refuse a way to split that does not exist."""
+    """Refuse an unknown unit of splits."""
     if split is not None and split not in units:
         raise ConfigError(f"split={split!r} is not a way to split here; use one of {', '.join(units)}")
 
@@ -180,11 +179,11 @@ _TARGET = re.compile(r"target[0-9]*|target_[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
-class Table:
-    """What the table says, by the name of a recording."""
+class LabelTable:
+    """The contents of the table, by the name of a recording."""
 
     task: str | None = None
-    """None where it has neither labels nor targets nor splits."""
+    """None where the table has neither labels nor targets nor splits."""
     subjects: Mapping[str, str] = field(default_factory=dict)
     intervals: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
@@ -194,7 +193,7 @@ class Table:
     unused: int = 0
 
 
-def read_labels(path: Path, sources: Sequence[Source]) -> Table:
+def read_labels(path: Path, sources: Sequence[SourceFile]) -> LabelTable:
     columns, rows = read_rows(path, TABLE, ",", ["file"])
     targets = tuple(column for column in columns if _TARGET.fullmatch(column))
     others = [column for column in columns if column not in _COLUMNS and column not in targets]
@@ -232,7 +231,7 @@ def read_labels(path: Path, sources: Sequence[Source]) -> Table:
         )
     for found in intervals.values():
         _check_overlap(found)
-    return Table(
+    return LabelTable(
         path.stem if has["label"] or targets or has["split"] else None,
         subjects,
         {name: tuple(interval for _, interval in found) for name, found in intervals.items()},
@@ -245,7 +244,7 @@ def read_labels(path: Path, sources: Sequence[Source]) -> Table:
 
 
 def _why(lost: str, names: Collection[str]) -> str:
-    """A guess why a name is not found, without repeating it: it may say who was recorded."""
+    """Guess why a name is not found, without repeating it: it may say who was recorded."""
     if lost.startswith("/") or lost[1:3] == ":/":
         return " (it begins at the root)"
     if lost.casefold() in (name.casefold() for name in names):
@@ -257,8 +256,8 @@ def _why(lost: str, names: Collection[str]) -> str:
     return ""
 
 
-def _interval(row: Row, targets: Sequence[str], number: int) -> Interval | None:
-    """What a row labels; None where it has neither label nor targets nor, in a table without these, a split."""
+def _interval(row: TableRow, targets: Sequence[str], number: int) -> Interval | None:
+    """Return the interval of a row; None without label, targets or, in a table without these, a split."""
     where = f"of row {number} of {TABLE}"
     start, stop = 0.0, WHOLE
     if row.get("start") or row.get("stop"):
@@ -292,7 +291,7 @@ def check_label(text: str, where: str) -> str:
 
 
 def _check_overlap(rows: Sequence[tuple[int, Interval]]) -> None:
-    """Refuse rows of one file that repeat each other, or that say different things of one moment."""
+    """Refuse rows of one file that repeat each other, or that contradict each other about one moment."""
     seen: dict[Interval, int] = {}
     # Of the intervals so far: the one that reaches furthest, and the furthest of those that say something else.
     reach: list[tuple[float, int, Interval]] = []

@@ -1,9 +1,10 @@
 """``moabb``: a dataset of MOABB, by the name of its class, from the folder where MOABB keeps its downloads.
 
-MOABB reads the files and finds the trials; we take its runs as recordings, and its trials as labelled intervals: from
-the event plus the start of the dataset's interval to the event plus its end, as MOABB annotates them. It downloads what
-it does not find, so it runs with the network shut: a connection that it tries is refused, and the user told to download
-first. Trials can lie in a channel of the samples, so here finding recordings means loading them.
+MOABB reads the files and finds the trials. Its runs become recordings, and its trials labelled intervals: from the
+event plus the start of the dataset's interval to the event plus its end, as MOABB annotates them.
+
+MOABB downloads files that it does not find. So it runs without network here: any connection is refused, and the user is
+told to download first. Trials can lie in a channel of the samples, so finding recordings means loading them.
 """
 
 import contextlib
@@ -38,16 +39,16 @@ def moabb(
     split: str | None = None,
     events: tuple[str, ...] = (),
 ) -> Recipe:
-    """The recipe of one dataset.
+    """Make the recipe of one dataset.
 
     Parameters
     ----------
     folder : where MOABB keeps its data, MNE_DATA.
     task : the class of the dataset, such as BNCI2014_001; the store's task has this name, too.
-    subject : numbers of the subjects to take, with commas; None: all.
+    subject : numbers of the subjects to take, with commas; None takes all.
     split : "subject": 60, 20 and 20 of 100 subjects train, validate and test, in an order by hash; "session": the last
-        session of each subject tests, the others train; None: no splits.
-    events : the classes to take, in this order; none given: all of the dataset.
+        session of each subject tests, the others train; None makes no splits.
+    events : the classes to take, in this order; without any, all of the dataset.
     """
     check_unit(split, ("subject", "session"))
     if not folder.is_dir():
@@ -118,7 +119,7 @@ def _trials(raw: Any, classes: tuple[str, ...], split: str | None) -> tuple[Inte
 
 @functools.lru_cache(maxsize=1)  # the runs of a subject come one after the other, and MOABB loads all of them at once
 def _load(folder: Path, task: str, subject: str) -> tuple[str, dict[str, dict[str, Any]], float]:
-    """Code of the dataset, runs by session of one subject, and microvolts of one unit of what they hold."""
+    """Return the code of the dataset, the runs by session of one subject, and the factor to microvolts."""
     dataset = _make(task)
     number = next(number for number in dataset.subject_list if str(number) == subject)
     with _shut(folder) as tried:
@@ -137,7 +138,7 @@ def _load(folder: Path, task: str, subject: str) -> tuple[str, dict[str, dict[st
 
 @contextlib.contextmanager
 def _shut(folder: Path) -> Iterator[list[bool]]:
-    """MOABB looks into this folder alone, and reaches no network; the list tells whether it tried."""
+    """Restrict MOABB to this folder and no network; the yielded list tells whether it tried to connect."""
     from unittest.mock import patch  # it loads asyncio
 
     import mne
@@ -165,7 +166,7 @@ def _shut(folder: Path) -> Iterator[list[bool]]:
 
 
 def _make(task: str | None) -> Any:
-    """The dataset of MOABB with this name."""
+    """Make the dataset of MOABB with this name."""
     try:
         module = importlib.import_module("moabb.datasets")
     except ImportError:
@@ -207,7 +208,7 @@ def _chosen(everyone: list[str], wanted: str | None) -> tuple[str, ...]:
 
 
 def _split_subjects(everyone: list[str]) -> dict[str, str]:
-    """By rank, so that small datasets have all three; MOABB's lists do not grow, so no subject moves."""
+    """Split by rank, so that small datasets have all three splits; MOABB's lists do not grow, so no subject moves."""
     fifth = max(1, round(len(everyone) / 5))
     if len(everyone) < 3:
         raise ConfigError(f"split='subject', and the dataset has {len(everyone)} subjects; expected 3 or more")
@@ -217,6 +218,6 @@ def _split_subjects(everyone: list[str]) -> dict[str, str]:
 
 
 def _number(name: str) -> tuple[int, str]:
-    """Sessions and runs are called by their order, "0train", "1test"."""
+    """Return the number in the name of a session or run, "0train", "1test"."""
     digits = re.match(r"\d+", name)
     return (int(digits[0]) if digits else -1), name

@@ -1,22 +1,20 @@
-"""The text files of a trial of MoBI: samples, joint angles and channel names, read strictly.
-
-Where public code skips rows that it cannot read, a row that does not fit is refused here: one that was left out would
-shift everything behind it. Errors say row, never what is there.
-
-``mobi``: EEG and joint angles of 8 people who walk on a treadmill, three trials each; where are the legs?
+"""``mobi``: EEG and joint angles of 8 people who walk on a treadmill, three trials each; where are the legs?
 
 After He et al., "A mobile brain-body imaging dataset recorded during treadmill walking with a brain-computer interface"
-(Scientific Data 5, 180074) and public code that reads it; docs/corpora/mobi.md has the sources and what could not be
-confirmed.
+(Scientific Data 5, 180074) and public code that reads it; docs/corpora/mobi.md has the sources and the points that
+could not be confirmed.
 
-- ``SL01-T01/`` to ``SL08-T03/``: a folder a trial, with ``eeg.txt``, ``joints.txt`` and ``impedances-before.txt``.
-- 64 channels at 100 Hz, in microvolts. Four of them are at the eyes (``EYES``), two at other places than they are
-  called after (``MOVED``).
+- ``SL01-T01/`` to ``SL08-T03/``: a folder per trial, with ``eeg.txt``, ``joints.txt`` and ``impedances-before.txt``.
+- 64 channels at 100 Hz, in microvolts. Four of them are at the eyes (``EYES``), two at other places than their names
+  say (``MOVED``).
 - 12 angles: six measured by goniometers and six that a decoder predicted during the trial.
 
-An interval of 50 ms has the angles of its last sample, so windows of 2 s every 50 ms read with ``labels="last"`` get
-exactly those of their own last sample. Angles are scaled to 0 ... 1 by the least and the greatest of the same person's
-first trial, which trains; what lies beyond stays beyond.
+An interval of 50 ms has the angles of its last sample. So windows of 2 s every 50 ms, read with ``labels="last"``, get
+exactly the angles of their own last sample. Angles are scaled to 0 ... 1 by the least and the greatest of the same
+person's first trial, which trains; values beyond stay beyond.
+
+The text files are read strictly. Public code skips rows that it cannot read; here such a row is refused, because
+leaving it out would shift everything behind it. Errors name the row and never quote it.
 """
 
 import functools
@@ -48,8 +46,8 @@ _MOST_LINE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A table with one row a sample."""
+class SampleRows:
+    """A table with one row per sample."""
 
     stamps: NDArray[np.float64]
     values: NDArray[np.float64]
@@ -57,16 +55,16 @@ class Rows:
     faults: tuple[Fault, ...]
 
 
-def read_eeg(path: Path) -> Rows:
-    """``eeg.txt``: a line ``64 channels``, then time in seconds and 64 microvolts a row."""
+def read_eeg(path: Path) -> SampleRows:
+    """Read ``eeg.txt``: a line ``64 channels``, then time in seconds and 64 microvolts per row."""
     head, table = _read(path, 1, CHANNELS + 1)
     if head[0].split() != [str(CHANNELS), "channels"]:
         raise RecordingError("columns", f"eeg.txt does not begin with the line '{CHANNELS} channels'; copy it anew")
     return _rows(table)
 
 
-def read_joints(path: Path) -> Rows:
-    """``joints.txt``: a line with the names in brackets, one with factors, then time in seconds and 12 angles a row."""
+def read_joints(path: Path) -> SampleRows:
+    """Read ``joints.txt``: a line of names in brackets, a line of factors, then seconds and 12 angles per row."""
     head, table = _read(path, 2, len(JOINTS) + 1)
     names = re.search(r"\(([^)]*)\)", head[0])
     if names is None or tuple(names[1].split()) != JOINTS:
@@ -75,7 +73,7 @@ def read_joints(path: Path) -> Rows:
 
 
 def read_channels(path: Path) -> list[str]:
-    """The names of the 64 channels: the table of ``impedances-before.txt``, without reference and ground."""
+    """Read the names of the 64 channels from the table of ``impedances-before.txt``, without reference and ground."""
     names, inside = [], False
     for line in _lines(path):
         fields = [field.strip() for field in line.split("\t") if field.strip()]
@@ -90,14 +88,14 @@ def read_channels(path: Path) -> list[str]:
     return names
 
 
-def _rows(table: NDArray[np.float64]) -> Rows:
+def _rows(table: NDArray[np.float64]) -> SampleRows:
     stamps = table[:, 0]
     segments, faults = timeline(stamps, RATE, len(table))
-    return Rows(stamps, table[:, 1:], segments, faults)
+    return SampleRows(stamps, table[:, 1:], segments, faults)
 
 
 def _read(path: Path, heads: int, width: int) -> tuple[list[str], NDArray[np.float64]]:
-    """The first lines of a file, and the numbers below them."""
+    """Read the first lines of a file, and the numbers below them."""
     lines = _lines(path)
     head = list(islice(lines, heads))
     parts: list[NDArray[np.float64]] = []
@@ -144,7 +142,7 @@ _FILES = ("eeg.txt", "joints.txt", "impedances-before.txt")
 
 
 def mobi(folder: Path, *, task: str = "joints") -> Recipe:
-    """The recipe; ``task`` "joints": all 12 angles; "goniometers": the six that were measured."""
+    """Make the recipe; ``task`` "joints" has all 12 angles, "goniometers" the six that were measured."""
     if task not in TASKS:
         raise ConfigError(f"task is {task!r}; use one of {', '.join(map(repr, TASKS))}")
     return Recipe(
@@ -160,7 +158,7 @@ def mobi(folder: Path, *, task: str = "joints") -> Recipe:
 
 
 def open_mobi(folder: Path, policy: ChannelPolicy) -> Recording:
-    """One trial; its EEG and its angles must have been written at the same times."""
+    """Open one trial; its EEG and its angles must have the same times."""
     labels = read_channels(folder / "impedances-before.txt")
     eeg, joints = read_eeg(folder / "eeg.txt"), read_joints(folder / "joints.txt")
     if not np.array_equal(eeg.stamps, joints.stamps):
@@ -178,11 +176,11 @@ def open_mobi(folder: Path, policy: ChannelPolicy) -> Recording:
 
 @dataclass(frozen=True)
 class Angles(Mapping[str, tuple[Interval, ...]]):
-    """The labels of a trial, read when they are asked for: those of all trials together would fill the memory."""
+    """The labels of a trial, read on demand: those of all trials together would fill the memory."""
 
     joints: Path
     training: Path
-    """The angles of the trial that the person's angles are scaled by."""
+    """The angles of the trial that scales the person's angles."""
     split: str
     task: str
 
@@ -214,7 +212,7 @@ class Angles(Mapping[str, tuple[Interval, ...]]):
 
 
 def _scaled(values: NDArray[np.float64], training: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0 is the least of the training trial, 1 the greatest; an angle that does not move there is only shifted."""
+    """Scale angles: 0 is the least of the training trial, 1 the greatest; an angle without movement is only shifted."""
     finite = np.where(np.isfinite(training), training, np.nan)
     if np.isnan(finite).all(0).any():
         raise RecordingError("empty", "an angle of the training trial has no values to scale by; copy joints.txt anew")
@@ -224,7 +222,7 @@ def _scaled(values: NDArray[np.float64], training: NDArray[np.float64]) -> NDArr
 
 
 def _trials(folder: Path) -> dict[str, Path]:
-    """The folders of the trials by name, in order, each with its files."""
+    """Find the folders of the trials by name, in order, each with its files."""
     trials = (
         {path.name: path for path in sorted(folder.iterdir()) if _TRIAL.fullmatch(path.name)} if folder.is_dir() else {}
     )
@@ -238,7 +236,7 @@ def _trials(folder: Path) -> dict[str, Path]:
 
 
 def _lacks(name: str, trials: dict[str, Path]) -> str | None:
-    """What a trial lacks, in words; None: nothing."""
+    """Name what a trial lacks; None if nothing."""
     training = f"{name.split('-')[0]}-T01"
     if training not in trials:
         return f"{training} is missing, which the angles of {name} are scaled by; copy it there"

@@ -1,13 +1,13 @@
 """``neonate``: EEG of 79 newborns at the Helsinki University Hospital, with the seizures that three experts marked.
 
 After Stevenson et al., "A dataset of neonatal EEG recordings with seizure annotations" (Scientific Data 6, 190039) and
-public code that reads it; docs/corpora/neonate.md has the sources and what could not be confirmed.
+public code that reads it; docs/corpora/neonate.md has the sources and the points that could not be confirmed.
 
 - ``eeg1.edf`` to ``eeg79.edf``: 19 electrodes at 256 Hz, and ECG and respiration, which are left out.
 - ``annotations_2017_A_fixed.csv`` (before Zenodo's record 4940267: ``_A.csv``), ``_B``, ``_C``: the first row has the
   numbers of the newborns, each further row is a second: 1 seizure, 0 none, blank or NaN behind the end of a recording.
 
-A second is seizure when all three say so. Windows of 5 s take the label that most of their own seconds have
+A second is seizure when all three experts agree. Windows of 5 s take the label of most of their own seconds
 (``labels="majority"``).
 """
 
@@ -33,11 +33,11 @@ SECONDS = 5
 _FILE = re.compile(r"eeg([1-9]\d*)\.edf")
 
 Marks = list[bool | None]
-"""One a second: whether it is a seizure; None: not marked."""
+"""Whether each second is a seizure; None where it is not marked."""
 
 
 def neonate(folder: Path, *, legacy: bool = False) -> Recipe:
-    """The recipe. ``legacy`` gives window k the label of second k, as published code does: only to reproduce it."""
+    """Make the recipe. ``legacy`` labels window k by second k, as published code does, only to reproduce it."""
     files = _files(folder)
     tables = [_table(folder, expert) for expert in EXPERTS]
     experts = [_read_marks(path) for path in tables]
@@ -59,12 +59,12 @@ def neonate(folder: Path, *, legacy: bool = False) -> Recipe:
 
 
 def fold_of(number: int) -> str:
-    """The fold of a newborn: numbers 1, 6, 11, ... are fold1, and so on, whatever files are there."""
+    """Return the fold of a newborn: numbers 1, 6, 11, ... are fold1, and so on, whatever files are there."""
     return f"fold{(number - 1) % FOLDS + 1}"
 
 
 def _files(folder: Path) -> dict[int, Path]:
-    """Recordings by number, in order."""
+    """Find the recordings by number, in order."""
     there = list(folder.iterdir()) if folder.is_dir() else []  # glob would find nothing where a folder cannot be read
     matches = [(_FILE.fullmatch(path.name), path) for path in there]
     files = {int(match[1]): path for match, path in matches if match is not None}
@@ -74,13 +74,13 @@ def _files(folder: Path) -> dict[int, Path]:
 
 
 def _table(folder: Path, expert: str) -> Path:
-    """The table of an expert; the one that its authors mended comes before the one that they withdrew."""
+    """Find the table of an expert; the version that its authors mended comes before the one that they withdrew."""
     mended = folder / f"annotations_2017_{expert}_fixed.csv"
     return mended if mended.exists() else folder / f"annotations_2017_{expert}.csv"
 
 
 def _read_marks(path: Path) -> dict[int, Marks]:
-    """What one expert says, by newborn."""
+    """Read the marks of one expert by newborn."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row or [""] for row in csv.reader(file)]  # how csv says that a line is blank
@@ -120,7 +120,7 @@ def _mark(text: str, where: str) -> bool | None:
 
 
 def _consensus(experts: Sequence[Marks]) -> Marks:
-    """Seizure where all say so; not marked where one of them has not marked; up to the last second that all marked."""
+    """Combine marks: seizure where all agree, None where one is missing; ends with the last second that all marked."""
     seconds = zip(*experts, strict=False)
     consensus = [None if None in second else all(second) for second in seconds]
     while consensus and consensus[-1] is None:  # a table is as long as its longest column
@@ -151,7 +151,7 @@ def _find(files: dict[int, Path], consensus: dict[int, Marks], task: str) -> Ite
 
 
 def _intervals(marks: Marks, step: int, split: str) -> tuple[Interval, ...]:
-    """One interval for each run of equal marks, ``step`` seconds a mark; none where nothing is marked."""
+    """Return an interval for each run of equal marks, ``step`` seconds per mark; none where nothing is marked."""
     intervals, start = [], 0
     for mark, run in groupby(marks):
         stop = start + step * len(list(run))

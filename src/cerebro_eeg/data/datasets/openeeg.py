@@ -1,17 +1,17 @@
-"""``openeeg``: any folder in the format of the open-EEG pack. Everything comes from its files, nothing is named here.
+"""``openeeg``: any folder in the format of the open-EEG pack. All facts come from its files.
 
 - ``index.csv`` lists the recordings: record, file, subject, ...
-- ``pretrain.csv``, where there is one, says which of them to pre-train on, with a split.
+- ``pretrain.csv``, if it exists, lists those for pre-training, with a split.
 - ``tasks/<task>.csv`` holds labelled intervals: record, split, t0, t1, label, label_name and further ``label2``, ...
   A task is a regression where one name stands for many labels, else a classification; a blank name is the label. Its
   split unit is the strictest that holds: a task of one subject can only be split by recording or by trial.
 - a recording is an ``.npz`` file without pickles: the zig-zag coded first difference of integer counts in two bytes
   (``lo``, ``hi``), microvolts per count (``scale``), ``ch_std`` names, ``sfreq``, ``events`` and JSON ``meta``.
-  Events are numbers, named by ``event_codes`` in ``meta`` where it has them. The format is for data that is public: all
-  of them go into the store.
+  Events are numbers, named by ``event_codes`` in ``meta`` where it has them. The format is for public data, so all
+  events go into the store.
 
-Windows that a source cut out and glued together are not consecutive in time. They show in the events: all of one
-length, one after the other, from the first sample to the last. Each is then a segment of its own.
+Windows that a source cut out and joined are not consecutive in time. The events show this: all of one length, one after
+the other, from the first sample to the last. Each is then a segment of its own.
 """
 
 import csv
@@ -32,13 +32,13 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
 
-Table = list[dict[str, str]]
+PackTable = list[dict[str, str]]
 TASK = ("record", "split", "t0", "t1", "label", "label_name")
 SECONDS = 5.0  # of a window, where labelled intervals are as long as that
 
 
 def openeeg(folder: Path) -> Recipe:
-    """The recipe of one such folder."""
+    """Make the recipe of one such folder."""
     tables = {path.stem: _read_table(path, TASK) for path in _task_files(folder)}
     rows = _read_table(folder / "index.csv", ("record", "file", "subject"))
     subjects = {row["record"]: _subject(row) for row in rows}
@@ -54,7 +54,7 @@ def openeeg(folder: Path) -> Recipe:
 
 
 def read_npz(path: Path, policy: ChannelPolicy) -> Recording:
-    """One recording of such a folder."""
+    """Open one recording of such a folder."""
     counts_CT, scale_C, meta, sfreq, labels, events_E3 = _load(path)
     if meta.get("unit") != "uV":
         raise RecordingError(
@@ -114,7 +114,7 @@ def _segments(events_E3: NDArray[np.int64], total: int, sfreq: float) -> tuple[S
     return tuple(Segment(a, a + step, a / sfreq) for a in range(0, total, step))
 
 
-def _find(folder: Path, rows: Table, tables: dict[str, Table]) -> Iterator[Item]:
+def _find(folder: Path, rows: PackTable, tables: dict[str, PackTable]) -> Iterator[Item]:
     labels: dict[str, dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
     for name, table in tables.items():
         regression = _is_regression(table)
@@ -155,7 +155,7 @@ def _interval(row: dict[str, str], regression: bool) -> Interval:
     return Interval(start, stop, row["split"], None, tuple(_number(row[name], name) for name in _targets(row)))
 
 
-def _describe(name: str, rows: Table, subjects: dict[str, str]) -> Task:
+def _describe(name: str, rows: PackTable, subjects: dict[str, str]) -> Task:
     seconds = min(SECONDS, min(round(_number(r["t1"], "t1") - _number(r["t0"], "t0"), 3) for r in rows))
     if _is_regression(rows):
         return Task("regression", _targets(rows[0]), seconds, seconds, _split_unit(rows, subjects))
@@ -167,26 +167,26 @@ def _describe(name: str, rows: Table, subjects: dict[str, str]) -> Task:
     return Task("classification", classes, seconds, seconds, _split_unit(rows, subjects))
 
 
-def _split_unit(rows: Table, subjects: dict[str, str]) -> SplitUnit | None:
-    """The strictest unit that no two splits share; None: the subject, as the recipe says for all."""
+def _split_unit(rows: PackTable, subjects: dict[str, str]) -> SplitUnit | None:
+    """Return the strictest unit that no two splits share; None for the subject, the recipe's default."""
     if not _shared((row["split"], subjects.get(row["record"], row["record"])) for row in rows):
         return None
     return "trial" if _shared((row["split"], row["record"]) for row in rows) else "recording"
 
 
 def _shared(pairs: Iterable[tuple[str, str]]) -> bool:
-    """Whether something is in two splits; of (split, something)."""
+    """Return whether something is in two splits, from pairs (split, something)."""
     different = set(pairs)
     return len({thing for _, thing in different}) < len(different)
 
 
-def _is_regression(rows: Table) -> bool:
+def _is_regression(rows: PackTable) -> bool:
     names = {row["label_name"] for row in rows}
     return len(names) == 1 and names != {""} and len({row["label"] for row in rows}) > 1
 
 
 def _targets(row: dict[str, str]) -> tuple[str, ...]:
-    """The columns label, label2, label3, ... in the order of their numbers."""
+    """Return the columns label, label2, label3, ... in the order of their numbers."""
     found = [column for column in row if re.fullmatch(r"label[0-9]*", column)]
     return tuple(sorted(found, key=lambda column: int(column.removeprefix("label") or 0)))
 
@@ -198,7 +198,7 @@ def _task_files(folder: Path) -> list[Path]:
     return sorted(path for path in tasks.iterdir() if path.suffix == ".csv") if tasks.is_dir() else []
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> Table:
+def _read_table(path: Path, columns: tuple[str, ...]) -> PackTable:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

@@ -1,14 +1,14 @@
-"""``seed``: the SJTU Emotion EEG Dataset: 15 people, 3 sessions each, 15 film clips a session; which emotion was it?
+"""``seed``: the SJTU Emotion EEG Dataset: 15 people, 3 sessions each, 15 film clips per session; which emotion was it?
 
 The layout is that of the corpus's own page (bcmi.sjtu.edu.cn/~seed/seed.html) and of public code that reads it
-(torcheeg's SEEDDataset); docs/corpora/seed.md has the sources and what could not be confirmed.
+(torcheeg's SEEDDataset); docs/corpora/seed.md has the sources and the points that could not be confirmed.
 
 - ``Preprocessed_EEG/`` holds ``SUBJECT_DATE.mat``, 45 of them, and ``label.mat`` for all.
-- a session's file has 15 arrays ``..._eeg1`` to ``..._eeg15``, 62 channels by samples at 200 Hz. What comes before
-  ``_eeg`` are initials of a person: like the date, they go nowhere.
+- a session's file has 15 arrays ``..._eeg1`` to ``..._eeg15``, 62 channels by samples at 200 Hz. The letters before
+  ``_eeg`` are initials of a person; like the date, they are not stored.
 - ``label.mat``: 15 values: 1 positive, 0 neutral, -1 negative.
 
-A session is one recording, each trial a segment of it: no window and no filter reaches from one into the next.
+A session is one recording and each trial a segment of it: no window and no filter reaches from one into the next.
 """
 
 import functools
@@ -32,18 +32,18 @@ CHANNELS = tuple(
     "FP1 FPZ FP2 AF3 AF4 F7 F5 F3 F1 FZ F2 F4 F6 F8 FT7 FC5 FC3 FC1 FCZ FC2 FC4 FC6 FT8 T7 C5 C3 C1 CZ C2 C4 C6 T8 TP7 "
     "CP5 CP3 CP1 CPZ CP2 CP4 CP6 TP8 P7 P5 P3 P1 PZ P2 P4 P6 P8 PO7 PO5 PO3 POZ PO4 PO6 PO8 CB1 O1 OZ O2 CB2".split()
 )
-"""The rows of every array, as the corpus's ``channel-order.xlsx`` lists them."""
+"""The rows of every array, in the order of the corpus's ``channel-order.xlsx``."""
 RATE = 200.0
 SUBJECTS, SESSIONS, TRIALS = 15, 3, 15
 EMOTIONS = {-1: "negative", 0: "neutral", 1: "positive"}
 PAUSE = 60.0
-"""Seconds between two trials. The files do not say how long the pauses were; this stands for them (ours)."""
+"""Seconds between two trials. The files do not state the length of the pauses; this value is ours."""
 _SESSION = re.compile(r"(\d{1,2})_(\d{8})\.mat")
 _TRIAL = re.compile(r".*_eeg(\d{1,2})", re.DOTALL)
 
 
 def seed(folder: Path, *, split: str = "trials") -> Recipe:
-    """The recipe. ``split`` "trials": trials 1-9, 10-12, 13-15 of each session; "subject": a fold for each person."""
+    """Make the recipe. ``split`` "trials": trials 1-9, 10-12, 13-15 of each session; "subject": a fold per person."""
     if split not in ("trials", "subject"):
         raise ConfigError(f"split is {split!r}; use 'trials' (1-9 / 10-12 / 13-15 of each session) or 'subject'")
     files = folder / "Preprocessed_EEG" if (folder / "Preprocessed_EEG").is_dir() else folder
@@ -60,7 +60,7 @@ def seed(folder: Path, *, split: str = "trials") -> Recipe:
 
 
 def open_seed(path: Path, policy: ChannelPolicy) -> Recording:
-    """One session: 15 segments, read a trial at a time."""
+    """Open one session: 15 segments, read one trial at a time."""
     check_mat5(path)
     trials = _trials(path)
     match, segments = policy.match(CHANNELS), _segments(trials)
@@ -70,7 +70,7 @@ def open_seed(path: Path, policy: ChannelPolicy) -> Recording:
 
 
 def _trials(path: Path) -> tuple[tuple[str, int], ...]:
-    """Name and samples of the 15 arrays of a session, in the order of the clips."""
+    """Return name and samples of the 15 arrays of a session, in the order of the clips."""
     found: dict[int, tuple[str, int]] = {}
     for name, shape in mat_shapes(path).items():
         match = _TRIAL.fullmatch(name)
@@ -100,7 +100,7 @@ def _segments(trials: tuple[tuple[str, int], ...]) -> tuple[Segment, ...]:
 
 
 class _Reader:
-    """``read`` of a session. The trial read last stays in memory (20 MB): the next piece is mostly of the same."""
+    """The ``read`` function of a session; the last trial stays in memory (20 MB) for the next piece."""
 
     def __init__(
         self, path: Path, trials: tuple[tuple[str, int], ...], segments: tuple[Segment, ...], rows: tuple[int, ...]
@@ -109,7 +109,7 @@ class _Reader:
         self._number, self._samples = -1, np.empty((0, 0), np.float32)
 
     def __call__(self, start: int, stop: int) -> Samples:
-        """Samples ``start`` to ``stop`` (exclusive), a copy."""
+        """Return a copy of samples ``start`` to ``stop`` (exclusive)."""
         if not 0 <= start <= stop <= self._segments[-1].stop:
             raise InputError(f"samples {start} to {stop} were asked for; there are {self._segments[-1].stop}")
         out = np.empty((stop - start, len(self._rows)), np.float32)
@@ -136,7 +136,7 @@ class _Reader:
 
 
 def _sessions(folder: Path) -> dict[tuple[int, int], Path]:
-    """Files by subject and session; sessions are numbered in the order of their dates."""
+    """Find the files by subject and session; sessions are numbered in the order of their dates."""
     there = list(folder.iterdir()) if folder.is_dir() else []  # glob would find nothing where a folder cannot be read
     mats = [path for path in there if path.suffix == ".mat" and path.name[0] != "."]
     files = sorted(path for path in mats if path.name != "label.mat")
@@ -162,7 +162,7 @@ def _sessions(folder: Path) -> dict[tuple[int, int], Path]:
 
 
 def _emotions(path: Path) -> tuple[str, ...]:
-    """The emotion of each of the 15 clips."""
+    """Read the emotion of each of the 15 clips."""
     from scipy.io import loadmat
 
     if not path.is_file():

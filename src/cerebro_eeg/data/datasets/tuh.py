@@ -1,14 +1,12 @@
-"""The labelled corpora of the Temple University Hospital: ``tuab``, ``tusz``, ``tuep`` and ``tusl``.
+"""The corpora of Temple University Hospital: ``tueg``, and its labelled subsets ``tuab``, ``tusz``, ``tuep``, ``tusl``.
 
-What we know of layouts, labels and splits, and from where, is on their pages in ``docs/corpora``. They are subsets of
-TUEG with one set of subject ids, so recordings and subjects keep their ids and an overlap between corpora can be seen.
-Where a corpus has no split of its own, a hash of the subject's id draws it, the same one everywhere: who validates in
-one of them validates in all of them, and the draw depends neither on what was downloaded nor on the corpus.
+Their pages in ``docs/corpora`` give layouts, labels and splits, with sources. The subsets share the subject ids of
+TUEG, so recordings and subjects keep their ids and an overlap between corpora can be seen. Where a corpus has no split
+of its own, a hash of the subject's id draws it. So a subject who validates in one corpus validates in all of them,
+whatever was downloaded.
 
-The recipe ``tueg``: all EEG of the Temple University Hospital, unlabelled, less the subjects that are tested on.
-
-TUEG holds the subjects of TUAB, TUSZ, TUEP and TUSL, too. A model that was pre-trained on a subject of TUAB's test set
-is not tested by it, so whom to exclude must be said. What we know of the layout, and from where: docs/corpora/tueg.md.
+``tueg`` has all EEG, unlabelled, for pre-training. It includes the subjects of the labelled corpora. A model that was
+pre-trained on a subject of TUAB's test set is not tested by it, so the user must say whom to exclude.
 """
 
 import functools
@@ -51,11 +49,11 @@ _TUEP_LABELS = {
 _TUSL_LABELS = {"bckg": "background", "seiz": "seizure", "slow": "slowing"}
 _BINARY, _MULTI, _SLOWING = (".csv_bi", ".tse_bi"), (".csv", ".tse"), (".tse_agg",)
 
-Labels = dict[str, tuple[Interval, ...]]
+LabelsByTask = dict[str, tuple[Interval, ...]]
 
 
 def tuab(folder: Path) -> Recipe:
-    """Normal or abnormal, by recording; ``eval`` tests, and a fifth of the subjects of ``train`` validates."""
+    """Make the recipe: normal or abnormal, by recording; ``eval`` tests, a fifth of ``train``'s subjects validates."""
     files = find_files(folder)
     _check_folders("TUAB", files, _TUAB_SPLITS, _TUAB_LABELS)
     tasks = {"abnormal": _task("normal", "abnormal")}
@@ -63,7 +61,7 @@ def tuab(folder: Path) -> Recipe:
 
 
 def tusz(folder: Path) -> Recipe:
-    """Seizures in time (``seizure``) and their types (``seizure_type``); ``dev`` validates, ``eval`` tests."""
+    """Make the recipe: tasks ``seizure`` (in time) and ``seizure_type``; ``dev`` validates, ``eval`` tests."""
     files = find_files(folder)
     _check_folders("TUSZ", files, _TUSZ_SPLITS)
     _check_annotations("TUSZ", files, _BINARY)
@@ -72,7 +70,7 @@ def tusz(folder: Path) -> Recipe:
 
 
 def tuep(folder: Path) -> Recipe:
-    """Subjects with epilepsy or without, by recording; our split."""
+    """Make the recipe: subjects with epilepsy or without, by recording; our split."""
     files = find_files(folder)
     _check_folders("TUEP", files, _TUEP_LABELS)
     tasks = {"epilepsy": _task("no_epilepsy", "epilepsy")}
@@ -81,7 +79,7 @@ def tuep(folder: Path) -> Recipe:
 
 
 def tusl(folder: Path) -> Recipe:
-    """Short stretches of background, seizure and slowing; our split."""
+    """Make the recipe: short stretches of background, seizure and slowing; our split."""
     files = find_files(folder)
     _check_annotations("TUSL", files, _SLOWING)
     tasks = {"slowing": _task(*_TUSL_LABELS.values())}
@@ -89,7 +87,7 @@ def tusl(folder: Path) -> Recipe:
 
 
 def tuab_subjects(folder: Path) -> frozenset[str]:
-    """All subjects of TUAB, those of its test set among them."""
+    """Return all subjects of TUAB, with those of its test set."""
     files = find_files(folder)
     _check_folders("TUAB", files, _TUAB_SPLITS, _TUAB_LABELS)
     if not any("eval" in file.folders for file in files):
@@ -98,16 +96,16 @@ def tuab_subjects(folder: Path) -> frozenset[str]:
 
 
 def draw_split(subject: str, *, test: bool) -> str:
-    """Where a subject goes by the hash of its id: a fifth validates and, where there is no test set, a fifth tests."""
+    """Draw the split of a subject by the hash of its id: a fifth validates and, without a test set, a fifth tests."""
     place = int.from_bytes(hashlib.sha256(subject.encode()).digest()[:8], "big") / 2**64
     return "val" if place < 0.2 else "test" if test and place >= 0.8 else "train"
 
 
-def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], Labels]) -> Iterator[Item]:
-    """An item for every file; one whose name or annotation cannot be used refuses to open, and is so accounted for."""
+def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], LabelsByTask]) -> Iterator[Item]:
+    """Yield an item per file; one with an unusable name or annotation raises on opening, so it is skipped."""
     for file in files:
         opening: Callable[[ChannelPolicy], Recording] = functools.partial(open_recording, file.path)
-        labels: Labels = {}
+        labels: LabelsByTask = {}
         try:
             if file.subject is None:
                 raise RecordingError("name", file.problem)
@@ -122,7 +120,7 @@ def _labelled(
     name: str,
     about: str,
     files: tuple[TempleFile, ...],
-    label: Callable[[TempleFile, str], Labels],
+    label: Callable[[TempleFile, str], LabelsByTask],
     tasks: Mapping[str, Task],
 ) -> Recipe:
     find = functools.partial(find_items, files, label)
@@ -133,14 +131,14 @@ def _task(*names: str) -> Task:
     return Task("classification", names, SECONDS, SECONDS)
 
 
-def _label_tuab(file: TempleFile, subject: str) -> Labels:
+def _label_tuab(file: TempleFile, subject: str) -> LabelsByTask:
     split = _among(file, _TUAB_SPLITS)
     if split == "train":
         split = draw_split(subject, test=False)
     return {"abnormal": _whole(file, split, _among(file, _TUAB_LABELS))}
 
 
-def _label_tusz(file: TempleFile, subject: str) -> Labels:
+def _label_tusz(file: TempleFile, subject: str) -> LabelsByTask:
     split = _among(file, _TUSZ_SPLITS)
     return {
         "seizure": _read_labels(file, split, _BINARY, ("bckg", "seiz"), _any_seizure),
@@ -148,11 +146,11 @@ def _label_tusz(file: TempleFile, subject: str) -> Labels:
     }
 
 
-def _label_tuep(file: TempleFile, subject: str) -> Labels:
+def _label_tuep(file: TempleFile, subject: str) -> LabelsByTask:
     return {"epilepsy": _whole(file, draw_split(subject, test=True), _among(file, _TUEP_LABELS))}
 
 
-def _label_tusl(file: TempleFile, subject: str) -> Labels:
+def _label_tusl(file: TempleFile, subject: str) -> LabelsByTask:
     split = draw_split(subject, test=True)
     return {"slowing": _read_labels(file, split, _SLOWING, tuple(_TUSL_LABELS), _only_state)}
 
@@ -162,7 +160,7 @@ def _any_seizure(labels: frozenset[str]) -> str:
 
 
 def _only_type(labels: frozenset[str]) -> str | None:
-    """The type of a moment whose channels agree on it; one of two types has none."""
+    """Return the type of a moment whose channels agree on it; a moment of two types has none."""
     types = labels.intersection(TYPES)
     return next(iter(types)) if len(types) == 1 else None
 
@@ -186,19 +184,19 @@ def _read_labels(
 
 
 def _whole(file: TempleFile, split: str, label: str) -> tuple[Interval, ...]:
-    """One interval over all records, by the header alone: nothing else is read of thousands of files."""
+    """Return one interval over all records, from the header alone, because there are thousands of files."""
     with opened(file.path) as (read, stamp):
         header = fit(read_header(read, stamp.size), read, stamp.size)
     return (Interval(0.0, header.records * header.duration / TICKS, split, label),)
 
 
 def _among(file: TempleFile, names: Mapping[str, str]) -> str:
-    """What the one folder of these names means; ``_check_folders`` has seen that there is one."""
+    """Return the meaning of the one folder of these names; ``_check_folders`` has checked that there is one."""
     return next(names[folder] for folder in file.folders if folder in names)
 
 
 def _check_folders(corpus: str, files: Sequence[TempleFile], *kinds: Mapping[str, str]) -> None:
-    """Each recording must lie in one folder of each kind, or its label or its split would be a guess."""
+    """Check that each recording lies in one folder of each kind; else its label or its split would be a guess."""
     named = [file for file in files if file.subject is not None]
     for names in kinds:
         lost = sum(sum(folder in names for folder in file.folders) != 1 for file in named)
@@ -222,7 +220,7 @@ _HEADINGS = ("subject", "subject_id", "id", "patient")
 
 
 def tueg(folder: Path, *, exclude: str | None = None) -> Recipe:
-    """All recordings, less the subjects to exclude: a folder with TUAB, a file with an id a line, or the word none."""
+    """Make the recipe; ``exclude`` is a folder with TUAB, a file with one subject id per line, or the word none."""
     unwanted = _read_excluded(exclude)
     files = find_files(folder)
     left = tuple(file for file in files if file.subject not in unwanted)
@@ -260,7 +258,7 @@ def _read_excluded(exclude: str | None) -> frozenset[str]:
 
 
 def _read_subjects(path: Path) -> frozenset[str]:
-    """The first column of a text file; its first line may name the columns."""
+    """Read the first column of a text file; its first line may name the columns."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,15 +1,14 @@
-"""The recordings of a Temple corpus: which files a tree holds, what they are called and whose they are.
+"""The files of a Temple corpus: recordings by their names, and annotations.
 
-Only names are looked at. A file is called aaaaaaaa_s001_t000.edf, by subject, session and token; before TUEG v2.0.0
-subjects had eight digits. Its folders differ from corpus to corpus and from version to version, so recipes ask which
-names are among them, not where. Folders of sessions carry a date (s001_2015), which goes no further than this module.
+A recording is called aaaaaaaa_s001_t000.edf, by subject, session and token; before TUEG v2.0.0 subjects had eight
+digits. Its folders differ between corpora and versions, so recipes ask which names are among them, not where. Folders
+of sessions carry a date (s001_2015), which never leaves this module.
 
-The annotations of the Temple corpora: ``.csv`` and ``.csv_bi``, and the older ``.tse``, ``.tse_bi``, ``.tse_agg``.
-
-A ``.csv`` file begins with comments (``# version = csv_v1.0.0`` among them) and the line ``COLUMNS``; each row labels a
-stretch of one channel, or of all of them where the channel is TERM. A ``.tse`` file begins with ``version =
-tse_v1.0.0``; each row labels a stretch of all channels: start, stop, label, probability. Times are seconds from the
-start of the recording. What no row names is not known: it is nothing, not background.
+Annotations are ``.csv`` and ``.csv_bi``, and the older ``.tse``, ``.tse_bi``, ``.tse_agg``. A ``.csv`` file begins with
+comments (``# version = csv_v1.0.0`` among them) and the line ``COLUMNS``. Each row labels a stretch of one channel, or
+of all channels where the channel is TERM. A ``.tse`` file begins with ``version = tse_v1.0.0``; each row labels a
+stretch of all channels: start, stop, label, probability. Times are seconds from the start of the recording. Time
+without a row is unknown, not background.
 
 After the AAREADME files of TUSZ v1.5.0 and v2.0.3 (https://isip.piconepress.com/projects/nedc/html/tuh_eeg/) and public
 code that reads these files; ``docs/corpora/tusz.md`` lists the sources.
@@ -43,13 +42,13 @@ class TempleFile:
     """Names of the folders between the tree's and the file's."""
     id: str
     subject: str | None
-    """None where the names do not say: see ``problem``."""
+    """None where the names do not tell; ``problem`` says why."""
     problem: str = ""
-    """Why it cannot be used, in one line; empty where it can."""
+    """Why the file cannot be used, in one line; empty where it can."""
 
 
 def find_files(folder: Path) -> tuple[TempleFile, ...]:
-    """All EDF files of a tree, by id. The tree is that of a corpus, with or without the folder ``edf`` on top."""
+    """Find all EDF files of a tree by id; the tree is that of a corpus, with or without the folder ``edf`` on top."""
     files = [_read_names(path, folder) for path in _walk(folder)]
     if not any(file.subject for file in files):
         raise InputError(
@@ -63,7 +62,7 @@ def find_files(folder: Path) -> tuple[TempleFile, ...]:
 
 
 def find_annotation(file: TempleFile, suffixes: tuple[str, ...]) -> Path | None:
-    """The first annotation that lies beside a recording, under its name or its id, with one of these suffixes."""
+    """Find the first annotation beside a recording, under its name or its id, with one of these suffixes."""
     for suffix in suffixes:
         for stem in (file.path.stem, file.id):
             path = file.path.with_name(stem + suffix)
@@ -109,7 +108,7 @@ def _read_names(path: Path, top: Path) -> TempleFile:
 
 
 def _owner(folders: tuple[str, ...]) -> str | None:
-    """The subject by the folder above that of the session; "abnormal" and "epilepsy" have eight letters, too."""
+    """Return the subject by the folder above that of the session; "abnormal" and "epilepsy" have eight letters, too."""
     for above, below in pairwise(folders):
         if SUBJECT.fullmatch(above) and _SESSION.fullmatch(below):
             return above
@@ -134,7 +133,7 @@ class Stretch(NamedTuple):
 
 
 def read_annotation(path: Path, known: Collection[str]) -> list[Stretch]:
-    """The rows of an annotation, of all channels; a label that is not known refuses it."""
+    """Read the rows of an annotation, for all channels; an unknown label is refused."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +149,7 @@ def read_annotation(path: Path, known: Collection[str]) -> list[Stretch]:
 
 
 def label_time(rows: Collection[Stretch], choose: Callable[[frozenset[str]], str | None]) -> list[Stretch]:
-    """Each moment that a row names, by what ``choose`` makes of all its labels (None: nothing); equal neighbours join.
+    """Label each moment by what ``choose`` makes of all its labels (None: nothing); equal neighbours join.
 
     Channels differ in when a seizure begins and ends, and sometimes in its type, so a moment may have several labels.
     """

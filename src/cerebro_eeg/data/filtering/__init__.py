@@ -1,1 +1,1 @@
-"""From a Recording to filtered blocks at the rate of the model, and what is wrong with its channels."""
+"""From a Recording to filtered blocks at the rate of the model, and the quality of its channels."""

@@ -1,11 +1,13 @@
-"""Causal filtering and resampling of one segment, for streams: nothing that comes later changes what was given.
+"""Causal filtering and resampling of one segment, for streams: later samples never change earlier output.
 
-Butterworth second-order sections of order 4, with the edges and the notch of the plan at -3 dB, in float64; their state
-is kept, so that portions of any size give bitwise the same. The first sample of a segment counts as its past, so that
-an offset makes no step. Then the rate changes by polyphase with the window of ``scipy.signal.resample_poly``, whose
-latest tap falls on the latest sample that has arrived: 10 samples of the lower rate late (40 ms from 250 to 256 Hz).
+The filters are Butterworth second-order sections of order 4, with the edges and the notch of the plan at -3 dB, in
+float64. Their state is kept, so portions of any size give bitwise the same result. The first sample of a segment counts
+as its past, so an offset makes no step.
 
-What comes out is late by ``delay``, which depends on the frequency, and is not put right in the time stamps.
+Then the rate changes by polyphase filtering with the window of ``scipy.signal.resample_poly``. Its latest tap falls on
+the latest sample that has arrived, which costs 10 samples of the lower rate (40 ms from 250 to 256 Hz).
+
+The output is late by ``delay``, which depends on the frequency. Time stamps are not corrected for it.
 """
 
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ ORDER = 4
 
 
 def sections(plan: FilterPlan) -> NDArray[np.float64]:
-    """Band-pass and notch as second-order sections at the native rate."""
+    """Return band-pass and notch as second-order sections at the native rate."""
     if plan.low:
         parts = [signal.butter(ORDER, (plan.low, plan.high), "bandpass", output="sos", fs=plan.rate)]
     else:
@@ -34,7 +36,7 @@ def sections(plan: FilterPlan) -> NDArray[np.float64]:
 
 
 def delay(plan: FilterPlan, frequency: float) -> float:
-    """Group delay in seconds of a wave of ``frequency`` Hz, filters and change of rate together."""
+    """Return the group delay in seconds of a wave of ``frequency`` Hz, through the filters and the change of rate."""
     near = np.array([frequency * (1 - 1e-4), frequency * (1 + 1e-4)])
     _, response = signal.freqz_sos(sections(plan), near, fs=plan.rate)
     turned = float(np.angle(response[0] * np.conj(response[1]))) / (2 * np.pi * (near[1] - near[0]))
@@ -42,7 +44,7 @@ def delay(plan: FilterPlan, frequency: float) -> float:
 
 
 class Causal:
-    """Filters one segment: ``push`` its samples in any portions, then ``finish``; both give what is ready."""
+    """Filters one segment: ``push`` its samples in any portions, then ``finish``; both return what is ready."""
 
     def __init__(self, plan: FilterPlan, channels: int) -> None:
         self.plan = plan
@@ -59,7 +61,7 @@ class Causal:
         self._taken = self._given = 0
 
     def push(self, samples: Samples) -> Iterator[Samples]:
-        """Take (time, channel) samples that follow the ones before; give what they make certain."""
+        """Take the next (time, channel) samples and yield the output that they determine."""
         if not len(samples):
             return
         if self._taken == 0:
@@ -81,5 +83,5 @@ class Causal:
             yield result.astype(np.float32)
 
     def finish(self) -> Iterator[Samples]:
-        """Nothing is held back."""
+        """Yield nothing: a causal filter holds nothing back."""
         yield from ()

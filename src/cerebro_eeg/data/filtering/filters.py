@@ -1,8 +1,8 @@
-"""Filtering a recording as a stream: blocks at the new rate, stretch by stretch, in bounded memory.
+"""Filters a recording as a stream: blocks at the new rate, stretch by stretch, in bounded memory.
 
-``filtered`` is the door. A stretch is a segment, or what NaNs and infinities leave of it; each is filtered on its own,
-so that nothing leaks over a gap. Sample k of a stretch lies at its onset + k / new rate (what a causal filter gives
-there is late, see ``causal.py``), and n native samples give ceil(n * up / down) new ones.
+A stretch is a segment, or a part of it between NaNs and infinities. Each stretch is filtered on its own, so nothing
+leaks over a gap. Sample k of a stretch lies at its onset + k / new rate, and n native samples give ceil(n * up / down)
+new ones. A causal filter gives its output late (``causal.py``).
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.filtering.causal import Causal
-from cerebro_eeg.data.filtering.plan import FilterPlan, plan_filters
+from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.filtering.zero_phase import ZeroPhase
 from cerebro_eeg.data.reading.recording import Recording, Samples, Segment
 
@@ -20,15 +19,15 @@ CHUNK = 1 << 20  # values asked of a reader at a time: 4 MiB
 
 
 @dataclass(frozen=True)
-class Piece:
+class FinitePiece:
     """Finite samples that follow each other; many make a stretch."""
 
     begins: bool
-    """A new stretch begins with it."""
+    """Whether a new stretch begins with this piece."""
     start: int
     """Number of its first sample in the recording."""
     onset: float
-    """Seconds from the start of the recording to it."""
+    """Seconds from the start of the recording to its first sample."""
     samples: Samples
 
 
@@ -45,21 +44,15 @@ class FilteredBlock:
     signal: Samples
     """(time, channel) microvolts."""
     short: bool
-    """The stretch is shorter than the zero-phase filters: reflected edges reach all of it, its windows need a flag."""
-
-
-def filtered(
-    recording: Recording, config: SignalConfig, mains: float | None, *, chunk: int = CHUNK
-) -> Iterator[FilteredBlock]:
-    """Filter, notch and resample a recording as ``config`` says; ``mains`` is its mains frequency or None.
-
-    The reference is not touched (``references.py`` does that). ``chunk`` does not change the result.
+    """The stretch is shorter than the zero-phase filters: reflected edges reach all of it; its windows get a flag.
     """
-    return run(recording, plan_filters(recording.sfreq, config, mains), chunk=chunk)
 
 
-def run(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterator[FilteredBlock]:
-    """``filtered`` with a plan that was made before."""
+def filter_recording(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterator[FilteredBlock]:
+    """Filter, notch and resample a recording as the plan says.
+
+    The reference does not change here (``references.py`` does that). ``chunk`` does not change the result.
+    """
     stretch: _Stretch | None = None
     for piece in pieces(recording, chunk):
         if stretch is None or piece.begins:
@@ -72,8 +65,8 @@ def run(recording: Recording, plan: FilterPlan, *, chunk: int = CHUNK) -> Iterat
         yield from stretch.finish()
 
 
-def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[Piece]:
-    """All samples that are finite in every channel, in order, about ``chunk`` values at a time."""
+def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[FinitePiece]:
+    """Yield all samples that are finite in every channel, in order, about ``chunk`` values at a time."""
     rows = max(1, chunk // max(1, len(recording.match.channels)))
     for segment in recording.segments:
         begins = True
@@ -81,13 +74,13 @@ def pieces(recording: Recording, chunk: int = CHUNK) -> Iterator[Piece]:
             samples = recording.read(start, min(start + rows, segment.stop))
             for first, stop in _finite(samples):
                 onset = segment.onset + (start + first - segment.start) / recording.sfreq
-                yield Piece(begins or first > 0, start + first, onset, samples[first:stop])
+                yield FinitePiece(begins or first > 0, start + first, onset, samples[first:stop])
                 begins = False
             begins = begins or not np.isfinite(samples[-1]).all()
 
 
 def finite_runs(recording: Recording, chunk: int = CHUNK) -> tuple[Segment, ...]:
-    """The stretches of a recording: its segments, cut at every NaN and infinity. Reads it once, in pieces."""
+    """Return the stretches of a recording: its segments, cut at every NaN and infinity. Reads it once, in pieces."""
     found: list[Segment] = []
     for piece in pieces(recording, chunk):
         stop = piece.start + len(piece.samples)
@@ -99,7 +92,7 @@ def finite_runs(recording: Recording, chunk: int = CHUNK) -> tuple[Segment, ...]
 
 
 def _finite(samples: Samples) -> Iterable[tuple[int, int]]:
-    """First and last (exclusive) rows of every run of rows without NaN and infinity."""
+    """Return first and last (exclusive) rows of every run of rows without NaN and infinity."""
     with np.errstate(all="ignore"):
         if len(samples) and np.isfinite(np.add.reduce(samples, axis=None)):  # one bad value spoils a sum
             return [(0, len(samples))]
@@ -109,7 +102,7 @@ def _finite(samples: Samples) -> Iterable[tuple[int, int]]:
 
 
 class _Stretch:
-    """A stretch on its way through its filter."""
+    """Passes one stretch through its filter and numbers the output."""
 
     def __init__(self, plan: FilterPlan, channels: int, number: int, onset: float) -> None:
         self.number = number

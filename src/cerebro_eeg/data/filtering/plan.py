@@ -1,14 +1,13 @@
-"""FilterPlan: what is done to a recording of one rate, decided before a sample is read.
+"""FilterPlan: the filters for a recording of one rate, decided before a sample is read.
 
-A plan is a value that can be printed, compared and written into a store. Everything else about filters follows from it.
+A plan is a value that can be printed, compared and written into a store. All other code of this package follows it.
 
-The zero-phase filters of a preparation, as coefficients: the designs of MNE and SciPy, made without MNE.
+The coefficients of the zero-phase filters equal the designs of MNE and SciPy but need no MNE. ``band_pass`` and
+``notch`` are those of ``mne.filter.create_filter`` and ``mne.filter.notch_filter`` with a Hamming window and automatic
+transition bands. ``anti_alias`` is the window of ``scipy.signal.resample_poly``. All are symmetric and of odd length,
+so that centred on a sample they do not move a wave in time.
 
-``band_pass`` and ``notch`` equal ``mne.filter.create_filter`` and ``mne.filter.notch_filter`` with a Hamming window and
-automatic transition bands; ``anti_alias`` is the window of ``scipy.signal.resample_poly``. All are symmetric and of odd
-length, so that centred on a sample they do not move a wave in time.
-
-The mains frequency of a recording, estimated from its spectrum.
+``estimate_mains`` finds the mains frequency of a recording in its spectrum.
 """
 
 import functools
@@ -39,32 +38,32 @@ class FilterPlan:
     """Native rate in Hz; the filters run at it."""
     new_rate: float
     up: int
-    """The new rate is ``up / down`` of the native one, in lowest terms."""
+    """The new rate is ``up / down`` times the native one, in lowest terms."""
     down: int
     low: float
     """Lower edge of the pass-band in Hz; 0 for none."""
     high: float
     notch: float | None
-    """Mains frequency in Hz where it is taken out; None where it is unknown or above the pass-band."""
+    """Mains frequency in Hz where it is removed; None where it is unknown or above the pass-band."""
     notch_width: float
     phase: Literal["zero", "causal"]
 
     @property
     def upsampled(self) -> bool:
-        """The new rate is higher: the signal gains samples, not information."""
+        """Whether the new rate is higher, so that the signal gains samples but no information."""
         return self.up > self.down
 
     @property
     def length(self) -> int:
-        """Native samples that the zero-phase filters span together; a shorter segment is flagged."""
+        """Native samples that the zero-phase filters span together; shorter stretches are flagged."""
         return 2 * reach(self) + 1
 
     def count(self, samples: int) -> int:
-        """Samples at the new rate that a segment of native ``samples`` gives."""
+        """Return how many samples at the new rate a segment of native ``samples`` gives."""
         return -(-samples * self.up // self.down)
 
     def text(self) -> str:
-        """One line for a person."""
+        """Return the plan as one line for a person."""
         notch = "no notch" if self.notch is None else f"notch {self.notch:g} Hz ({self.notch_width:g} Hz wide)"
         kind = "zero-phase FIR" if self.phase == "zero" else "causal Butterworth"
         rate = f"{self.rate:g} Hz kept" if self.up == self.down else f"{self.rate:g} to {self.new_rate:g} Hz"
@@ -72,7 +71,7 @@ class FilterPlan:
 
 
 def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> FilterPlan:
-    """The plan for a recording of ``sfreq`` Hz; ``mains`` is its mains frequency, None when there is none to remove."""
+    """Plan the filters for a recording of ``sfreq`` Hz; ``mains`` is the frequency to remove, or None."""
     if not RATES[0] <= sfreq <= RATES[1]:
         raise RecordingError("rate", f"the sampling rate is {sfreq:g} Hz; expected {RATES[0]:g} to {RATES[1]:g} Hz")
     exact = Fraction(config.sfreq) / Fraction(sfreq)
@@ -110,7 +109,7 @@ def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> Fil
 
 @functools.lru_cache(maxsize=8)
 def reach(plan: FilterPlan) -> int:
-    """Native samples before and after a moment that the zero-phase result there depends on."""
+    """Return how many native samples before and after a moment the zero-phase result there depends on."""
     result = len(band_pass(plan.rate, plan.low, plan.high)) // 2
     if plan.notch is not None:
         result += len(notch(plan.rate, plan.notch, plan.notch_width)) // 2
@@ -126,12 +125,12 @@ NOTCH_TRANSITION = 0.5  # Hz on either side: MNE's trans_bandwidth of 1 Hz, half
 
 
 def transitions(sfreq: float, low: float, high: float) -> tuple[float, float]:
-    """MNE's automatic transition bands in Hz, below ``low`` and above ``high``."""
+    """Return MNE's automatic transition bands in Hz, below ``low`` and above ``high``."""
     return min(max(0.25 * low, 2.0), low), min(max(0.25 * high, 2.0), sfreq / 2 - high)
 
 
 def band_pass(sfreq: float, low: float, high: float) -> Taps:
-    """Pass ``low`` to ``high`` Hz; a ``low`` of 0 is a low-pass."""
+    """Return a filter that passes ``low`` to ``high`` Hz; a ``low`` of 0 makes a low-pass."""
     below, above = transitions(sfreq, low, high)
     edges = (
         [(low - below, 0), (low, 1), (high, 1), (high + above, 0)] if low else [(0.0, 1), (high, 1), (high + above, 0)]
@@ -144,7 +143,7 @@ def band_pass(sfreq: float, low: float, high: float) -> Taps:
 
 
 def notch(sfreq: float, frequency: float, width: float) -> Taps:
-    """Stop ``width`` Hz around ``frequency``, with half a Hz of transition on either side."""
+    """Return a filter that stops ``width`` Hz around ``frequency``, with half a Hz of transition on either side."""
     low, high = frequency - width / 2, frequency + width / 2
     side = NOTCH_TRANSITION
     edges = [(0.0, 1), (low - side, 1), (low, 0), (high, 0), (high + side, 1), (sfreq / 2, 1)]
@@ -152,14 +151,14 @@ def notch(sfreq: float, frequency: float, width: float) -> Taps:
 
 
 def anti_alias(up: int, down: int) -> Taps:
-    """What stands between raising the rate ``up`` times and lowering it ``down`` times; at the raised rate."""
+    """Return the low-pass between raising the rate ``up`` times and lowering it ``down`` times, at the raised rate."""
     widest = max(up, down)
     taps: Taps = signal.firwin(20 * widest + 1, 1 / widest, window=("kaiser", 5.0)) * up
     return taps
 
 
 def _windowed(sfreq: float, edges: list[tuple[float, int]], narrowest: float) -> Taps:
-    """Sums and differences of low-passes, one for each change of the gain, each as long as its transition needs."""
+    """Add and subtract low-passes, one for each change of the gain, each as long as its transition needs."""
     length = max(math.ceil(HAMMING / narrowest * sfreq), 1)
     length += (length - 1) % 2
     taps = np.zeros(length)
@@ -177,17 +176,18 @@ def _windowed(sfreq: float, edges: list[tuple[float, int]], narrowest: float) ->
     return taps
 
 
-MAINS = (50.0, 60.0)  # Hz; the world has no other
-PROBES = 8  # places that are listened to, spread over the recording
-SECONDS = 16.0  # at each of them
+MAINS = (50.0, 60.0)  # Hz; there are no others in the world
+PROBES = 8  # places that are analysed, spread over the recording
+SECONDS = 16.0  # analysed at each place
 RATIO = 4.0  # power of a line over its neighbourhood, below which there is none
 QUIET = 1e-6  # squared microvolts per Hz: less is rounding, not mains
 
 
 def estimate_mains(recording: Recording) -> float | None:
-    """50.0, 60.0, or None where neither stands out (also where the rate is too low to tell, and such a notch is moot).
+    """Return 50.0, 60.0, or None where neither stands out.
 
-    A line is the power within 0.5 Hz over the median power from 1.5 to 4 Hz to either side; the median over channels
+    It is also None where the rate is too low to tell; a notch would then lie above the pass-band. The prominence of a
+    line is the power within 0.5 Hz over the median power from 1.5 to 4 Hz to either side. The median over channels
     keeps one bad electrode from deciding.
     """
     ratios = {line: _prominence(recording, line) for line in MAINS if line + 4 < recording.sfreq / 2}
@@ -208,7 +208,7 @@ def _prominence(recording: Recording, line: float) -> float:
 
 
 def _probes(recording: Recording) -> list[Samples]:
-    """Stretches of at least 2 s, spread evenly over the recording, of the channels that are finite there."""
+    """Return stretches of at least 2 s, spread evenly over the recording, with the channels that are finite there."""
     length, least = round(SECONDS * recording.sfreq), round(2 * recording.sfreq)
     found = []
     for place in sorted(set(np.linspace(0, max(recording.samples - length, 0), PROBES).astype(int).tolist())):

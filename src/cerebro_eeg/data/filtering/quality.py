@@ -1,9 +1,7 @@
-"""Quality: which channels of a recording are flat, clipped, disconnected or absurdly scaled, and what to do about them.
+"""Quality: which channels of a recording are flat, clipped, disconnected or absurdly scaled.
 
-``quality_meter.py`` counts, on the samples as they were recorded, before any filter. A count is no verdict:
-``Thresholds`` turns counts into faults, and a policy (keep, drop, refuse) says what follows.
-
-QualityMeter: counts what is wrong with the channels of a recording, in one pass over pieces of any size.
+``QualityMeter`` counts on the samples as they were recorded, before any filter, in one pass over pieces of any size.
+``Thresholds`` turns counts into faults, and a policy (keep, drop, refuse) decides what follows from a fault.
 """
 
 from collections.abc import Sequence
@@ -24,18 +22,19 @@ Policy = Literal["keep", "drop", "refuse"]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where a count becomes a fault. Microvolts are taken after the mean of the second is taken off."""
+    """Where a count becomes a fault; microvolts are measured after subtracting the mean of each second."""
 
     flat_uv: float = 0.1
     """A second whose samples span no more than this is flat."""
     clip_run: int = 5
-    """So many samples in a row at the channel's highest or lowest value are clipped; fewer are a wave's crest."""
+    """So many samples in a row, or more, at the highest or lowest value are clipped; fewer are a wave's crest.
+    """
     mains_share: float = 0.99
-    """A second with more of its power than this at 50 or 60 Hz hears the mains and not a head."""
+    """A second with a larger share of its power than this at 50 or 60 Hz shows the mains and no brain."""
     quiet_uv: float = 0.3
-    """A second with a lower rms comes from no head."""
+    """A second with a lower rms shows no brain."""
     loud_uv: float = 2_000.0
-    """A second with a higher rms comes from no head."""
+    """A second with a higher rms shows no brain."""
     share: float = 0.5
     """A channel with a larger share of flat seconds is flat; of mains, quiet or loud ones, disconnected."""
     clip_share: float = 0.01
@@ -48,7 +47,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class ChannelQuality:
-    """What was counted in one channel."""
+    """The counts of one channel."""
 
     samples: int
     missing: int
@@ -56,18 +55,18 @@ class ChannelQuality:
     clipped: int
     """Samples in long runs at the highest or the lowest value."""
     seconds: int
-    """Whole seconds without a missing sample; the counts below are of these."""
+    """Whole seconds without a missing sample; the counts below are among these."""
     flat: int
     mains: int
     quiet: int
-    """Not flat, yet too small."""
+    """Seconds that are too small but not flat."""
     loud: int
     rms: float
     """Median over the seconds that are not constant, to 6 %; 0 where all are."""
 
 
 def faults(channel: ChannelQuality, thresholds: Thresholds) -> tuple[str, ...]:
-    """The faults of a channel, by the names in ``FAULTS``; in the wrong unit it is neither flat nor disconnected."""
+    """Return the faults of a channel by name; in a wrong unit it is neither flat nor disconnected."""
     found = []
     low, high = thresholds.scale_uv
     scaled = channel.rms > 0 and not low <= channel.rms <= high
@@ -86,7 +85,7 @@ def faults(channel: ChannelQuality, thresholds: Thresholds) -> tuple[str, ...]:
 
 
 def count(channels: Sequence[ChannelQuality], thresholds: Thresholds) -> dict[str, int]:
-    """Channels with each fault, for the store."""
+    """Count the channels with each fault, for the store."""
     found = [faults(channel, thresholds) for channel in channels]
     return {name: sum(name in one for one in found) for name in FAULTS}
 
@@ -94,7 +93,7 @@ def count(channels: Sequence[ChannelQuality], thresholds: Thresholds) -> dict[st
 def choose(
     channels: Sequence[Channel], quality: Sequence[ChannelQuality], thresholds: Thresholds, policy: Policy
 ) -> tuple[int, ...]:
-    """Columns to use: all (keep), those without a fault (drop), or an error when one has a fault (refuse)."""
+    """Choose columns: all (keep), those without a fault (drop), or raise an error when one has a fault (refuse)."""
     if policy not in ("keep", "drop", "refuse"):
         raise ConfigError(f"the policy for bad channels is {policy!r}; expected 'keep', 'drop' or 'refuse'")
     found = [faults(one, thresholds) for one in quality]
@@ -128,7 +127,7 @@ def measure(recording: Recording, thresholds: Thresholds, *, chunk: int = 1 << 2
 
 
 class QualityMeter:
-    """Counts as samples come: ``begin`` each segment, ``add`` its samples in portions of any size, take ``result``."""
+    """Counts while samples arrive: ``begin`` each segment, ``add`` its samples in portions, then take ``result``."""
 
     def __init__(self, sfreq: float, channels: int, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -146,7 +145,7 @@ class QualityMeter:
         self._rest = np.empty((0, channels), np.float32)
 
     def begin(self) -> None:
-        """What follows does not continue what came before."""
+        """Begin a segment; its samples do not continue those before."""
         self._rest = self._rest[:0]
         for extreme in self._extremes:
             extreme.begin()
@@ -194,7 +193,7 @@ class QualityMeter:
         np.add.at(self._rms, (columns, bins), 1)
 
     def result(self) -> tuple[ChannelQuality, ...]:
-        """The counts so far, one for each channel."""
+        """Return the counts so far for each channel."""
         high, low = self._extremes
         constant = high.value == -low.value
         clipped = np.where(constant, 0, high.count() + low.count())
@@ -215,10 +214,10 @@ class QualityMeter:
 
 
 class _Extreme:
-    """Samples of each channel in runs at its highest (``sign`` -1: lowest) value, which is known only at the end.
+    """Counts samples of each channel in runs at its highest value (lowest for ``sign`` -1), known only at the end.
 
-    A run of n samples holds n - run + 1 windows of ``run``, and one first window: n = windows + (run - 1) * firsts. So
-    counting windows and first windows is enough, and both carry over from one portion to the next.
+    A run of n samples holds n - run + 1 windows of ``run`` samples and one first window, so n = windows + (run - 1) *
+    firsts. Counting windows and first windows is therefore enough, and both carry over from one portion to the next.
     """
 
     def __init__(self, channels: int, run: int, sign: int) -> None:
@@ -265,7 +264,7 @@ class _Extreme:
 
 
 def _along_time(pick: np.ufunc, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Reduce axis 1 by halves: NumPy's own reduction over an axis that is not the last is several times slower."""
+    """Reduce axis 1 by halves; NumPy's own reduction over an axis that is not the last is several times slower."""
     while x.shape[1] > 32:
         half = x.shape[1] // 2
         left = x[:, 2 * half :]

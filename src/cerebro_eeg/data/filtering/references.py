@@ -1,6 +1,6 @@
-"""Re-referencing, as plain functions of samples and channels: average, linked ears, TCP bipolar.
+"""Re-referencing as plain functions of samples and channels: average, linked ears, TCP bipolar.
 
-All are differences of channels at one moment, so they may come before or after a filter.
+All references are differences of channels at one moment, so they may come before or after a filter.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,11 @@ TCP = tuple(
 
 
 def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) -> tuple[Samples, tuple[Channel, ...]]:
-    """Samples (time, channel) against another reference, and their channels.
+    """Return samples (time, channel) against another reference, and their channels.
 
-    ``average`` takes off the mean of all channels; ``linked_ears`` the mean of A1 and A2, which stay in; ``tcp`` gives
-    the pairs of the TCP montage that the channels allow. Channels that are pairs already fit only ``tcp``, as they are.
+    ``average`` subtracts the mean of all channels. ``linked_ears`` subtracts the mean of A1 and A2, which stay in.
+    ``tcp`` returns the pairs of the TCP montage that the channels allow. Channels that are pairs already fit only
+    ``tcp``, unchanged.
     """
     columns = {channel: column for column, channel in enumerate(channels)}
     if samples.ndim != 2 or samples.shape[1] != len(channels) or len(columns) != len(channels):

@@ -1,16 +1,14 @@
-"""Kernel: band-pass, notch and change of rate as one spectrum of weights for blocks of one size.
+"""Zero-phase filtering and resampling of one segment, in blocks of bounded size: overlap-save in float32.
 
-A block is transformed, weighed and transformed back with another length, which is what changes the rate. A spectrum
-that is upsampled repeats itself, one that is downsampled folds over; ``Piece`` is one such copy. The window of
-``resample_poly`` leaves weak copies: those below ``NEGLIGIBLE`` are left out, which changes a wave by less than 1e-4 of
-its amplitude.
+``Kernel`` is band-pass, notch and change of rate as one spectrum of weights for blocks of one size. A block is
+transformed, multiplied and transformed back with another length, which changes the rate. An upsampled spectrum repeats
+itself and a downsampled one folds over; ``SpectrumPart`` is one such copy. The window of ``resample_poly`` leaves weak
+copies. Those below ``NEGLIGIBLE`` are left out, which changes a wave by less than 1e-4 of its amplitude.
 
-Zero-phase filtering and resampling of one segment, in blocks of bounded size: overlap-save in float32.
-
-Edges: a segment continues beyond its ends by odd reflection, ``2 x[0] - x[k]``, as MNE's ``reflect_limited`` does. A
-symmetric filter keeps that symmetry, so that one pass with all filters equals one after the other, each with its own
-reflection. Where a segment is shorter than the reach of the filters MNE goes on with zeros, a step as high as the
-offset of the channel; here the reflection is repeated, which continues the trend instead.
+A segment continues beyond its ends by odd reflection, ``2 x[0] - x[k]``, as MNE's ``reflect_limited`` does. A symmetric
+filter keeps that symmetry, so one pass with all filters equals several passes, each with its own reflection. Where a
+segment is shorter than the reach of the filters, MNE continues with zeros, a step as high as the offset of the channel.
+Here the reflection is repeated, which continues the trend instead.
 """
 
 import functools
@@ -32,15 +30,15 @@ LADDER = 1.3  # from one size of block to the next smaller one, for short segmen
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Bins ``source`` of the native spectrum that add to bins ``target`` of the new one."""
+class SpectrumPart:
+    """Bins ``source`` of the native spectrum that are added to bins ``target`` of the new one."""
 
     source: slice
     target: slice
     mirrored: bool
-    """The source stands for negative frequencies: the target is filled backwards, with the conjugate."""
+    """The source stands for negative frequencies, so the target is filled backwards, with the conjugate."""
     weights: NDArray[np.float32]
-    """In the order of the source; each twice, for the real and the imaginary part."""
+    """Weights in the order of the source, each twice: for the real and the imaginary part."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +46,25 @@ class Kernel:
     """A plan for blocks of one size."""
 
     size: int
-    """Native samples in, of which ``step`` are new."""
+    """Native samples per block, of which ``step`` are new."""
     new_size: int
     step: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SpectrumPart, ...]
 
 
 def margin(plan: FilterPlan) -> int:
-    """Native samples in a block before the first that it answers for: the reach, up to where both rates meet."""
+    """Native samples of a block before the first one that it computes: the reach, up to where both rates meet."""
     return -(-reach(plan) // plan.down) * plan.down
 
 
 def step(plan: FilterPlan, size: int) -> int:
-    """Native samples that a block of ``size`` answers for."""
+    """Native samples whose output a block of ``size`` computes."""
     return (size - margin(plan) - reach(plan)) // plan.down * plan.down
 
 
 @functools.lru_cache(maxsize=8)
 def sizes(plan: FilterPlan, block: int) -> tuple[int, ...]:
-    """Sizes of block, ascending: the last is the rule, the others spare short segments and ends a long transform."""
+    """Return sizes of blocks, ascending; the last is normal, the others are for short segments and ends."""
     least = margin(plan) + reach(plan) + plan.down
     found = [_fast(plan, max(min(block * reach(plan), LARGEST), 2 * least))]
     while found[-1] > LADDER * least:
@@ -78,14 +76,14 @@ def sizes(plan: FilterPlan, block: int) -> tuple[int, ...]:
 
 
 def _fast(plan: FilterPlan, least: int) -> int:
-    """The next size from ``least`` that both rates can be cut into and that has small factors, if one is near."""
+    """Return the next size from ``least`` that divides at both rates and has small factors, if one is near."""
     first = -(-least // plan.down)
     return plan.down * int(fft.next_fast_len(first, real=True))
 
 
 @functools.lru_cache(maxsize=32)
 def kernel(plan: FilterPlan, size: int) -> Kernel:
-    """The weights of all filters for blocks of ``size`` native samples."""
+    """Compute the weights of all filters for blocks of ``size`` native samples."""
     new_size = size // plan.down * plan.up
     native = _response(fir.band_pass(plan.rate, plan.low, plan.high), size)
     if plan.notch is not None:
@@ -112,7 +110,7 @@ def kernel(plan: FilterPlan, size: int) -> Kernel:
 
 
 def _response(taps: fir.Taps, size: int) -> NDArray[np.float64]:
-    """Real spectrum of a symmetric filter that is centred on a sample."""
+    """Return the real spectrum of a symmetric filter that is centred on a sample."""
     centred = np.zeros(size)
     half = len(taps) // 2
     centred[: half + 1] = taps[half:]
@@ -120,8 +118,10 @@ def _response(taps: fir.Taps, size: int) -> NDArray[np.float64]:
     return fft.rfft(centred).real
 
 
-def _pieces(bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, new_size: int) -> tuple[Piece, ...]:
-    """Cut the raised spectrum wherever source or target wrap around, and keep what weighs anything."""
+def _pieces(
+    bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, new_size: int
+) -> tuple[SpectrumPart, ...]:
+    """Cut the raised spectrum wherever source or target wrap around, and keep the parts whose weights matter."""
     source, target = bins % size, bins % new_size
     mirrored = source > size // 2
     wanted = target <= new_size // 2  # the other half follows from the symmetry of a real signal
@@ -138,14 +138,14 @@ def _pieces(bins: NDArray[np.int64], weights: NDArray[np.float64], size: int, ne
         if mirrored[part[0]]:
             twice = twice[::-1].copy()
             twice[1::2] *= -1
-            pieces.append(Piece(slice(size - final, size - first + 1), to, True, twice))
+            pieces.append(SpectrumPart(slice(size - final, size - first + 1), to, True, twice))
         else:
-            pieces.append(Piece(slice(first, final + 1), to, False, twice))
+            pieces.append(SpectrumPart(slice(first, final + 1), to, False, twice))
     return tuple(sorted(pieces, key=lambda piece: -float(np.abs(piece.weights).max())))
 
 
 def fold(spectrum: NDArray[np.complex64], kernel: Kernel) -> NDArray[np.complex64]:
-    """Weigh the native spectrum and lay its copies over each other."""
+    """Weight the native spectrum and add its copies."""
     result = np.empty((len(spectrum), kernel.new_size // 2 + 1), np.complex64)
     main, *others = kernel.pieces
     first, stop = main.target.start, main.target.stop
@@ -170,9 +170,9 @@ WHOLE = np.float32(1 << 23)  # microvolts; up to here float32 adds whole numbers
 
 
 class ZeroPhase:
-    """Filters one segment: ``push`` its samples in any portions, then ``finish``; both give what is ready.
+    """Filters one segment: ``push`` its samples in any portions, then ``finish``; both return what is ready.
 
-    Results do not depend on the portions, and on ``block`` only by rounding.
+    Results do not depend on the portions, and depend on ``block`` only by rounding.
     """
 
     def __init__(self, plan: FilterPlan, channels: int, block: int = BLOCK) -> None:
@@ -192,7 +192,7 @@ class ZeroPhase:
         self._taken = self._given = 0
 
     def push(self, samples: Samples) -> Iterator[Samples]:
-        """Take (time, channel) samples that follow the ones before; give blocks that are ready."""
+        """Take the next (time, channel) samples and yield the blocks that are ready."""
         if self._taken == 0 and len(samples):
             self._offset[:] = np.clip(np.rint(samples[0]), -WHOLE, WHOLE)
         whole = self._sizes[-1]
@@ -209,7 +209,7 @@ class ZeroPhase:
                 yield self._turn(kernel(self.plan, whole), self.plan.count(self._taken))
 
     def finish(self) -> Iterator[Samples]:
-        """The segment ends here: give the rest of it."""
+        """End the segment and yield the rest of it."""
         total = self.plan.count(self._taken)
         if self._taken and self._given == 0:
             self._reflect_left()
@@ -240,7 +240,7 @@ class ZeroPhase:
         self._filled += size
 
     def _turn(self, kernel: Kernel, total: int) -> Samples:
-        """Filter the block at the start of the buffer and move the buffer on; ``total`` ends the segment's output."""
+        """Filter the block at the start of the buffer and advance the buffer; ``total`` ends the segment's output."""
         window = self._buffer[: self._channels, : kernel.size]
         window[:, self._filled :] = 0
         self._centre(window)

@@ -1,7 +1,7 @@
-"""Is the amplitude that of EEG? Where it is not, the unit is likely wrong: said, never mended.
+"""Checks whether the amplitude is that of EEG; where it is not, the unit is likely wrong, and a Fault says so.
 
-A file or an MNE object may hold microvolts that call themselves volts. Looked at on a few seconds spread over the
-recording, so that opening a long file stays quick.
+A file or an MNE object may hold microvolts that it declares as volts. Nothing is corrected here. The check reads a few
+seconds spread over the recording, so that opening a long file stays quick.
 """
 
 import math
@@ -25,10 +25,10 @@ _LIKELY = {
 
 
 def amplitude_faults(recording: Recording) -> tuple[Fault, ...]:
-    """Fault ``amplitude``: channels whose robust deviation within a second is beyond 0.1 to 1000 uV, and why perhaps.
+    """Return a Fault ``amplitude`` for channels whose robust deviation within a second is beyond 0.1 to 1000 uV.
 
-    Within a second, because a drift of millivolts is common and harmless. A constant channel has no deviation to judge
-    and is left to ``quality``; a stretch with NaN is passed over.
+    The deviation is taken within a second because a drift of millivolts is common and harmless. A constant channel has
+    no deviation and is left to ``quality``. A stretch with NaN is passed over.
     """
     found: list[list[float]] = [[] for _ in recording.match.channels]
     for stretch in _stretches(recording):
@@ -56,7 +56,7 @@ def amplitude_faults(recording: Recording) -> tuple[Fault, ...]:
 
 
 def _stretches(recording: Recording) -> list[Segment]:
-    """Up to 32 seconds, spread evenly over the segments that have one, or over all where none has."""
+    """Choose up to 32 seconds, spread evenly over the segments that are long enough, or over all where none is."""
     length = max(2, min(round(recording.sfreq), _MOST))
     long = [s for s in recording.segments if s.stop - s.start >= length] or list(recording.segments)
     chosen = long if len(long) >= _STRETCHES else [s for s in long for _ in range(math.ceil(_STRETCHES / len(long)))]

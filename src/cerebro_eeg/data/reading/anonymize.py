@@ -1,9 +1,11 @@
 """Copies an EDF or BDF file without saying who was recorded, where, when or by whom; no sample changes.
 
-The header is built anew from what can be understood: numbers, known units, filters in the form that EDF+ prescribes,
-labels that are known. Whatever else a field holds is left behind, and so is anything between the header and the first
-record or behind the last whole one. Of annotations the times stay, and those texts that were listed; the others become
-a blank. The start is 1 January 1985, 00:00:00, which is what EDF+ writes for a date that is not told.
+The header is built anew from the parts that can be understood: numbers, known units, filters in the form that EDF+
+prescribes, and known labels. All other content of a field is left behind. So are bytes between the header and the first
+record, and behind the last whole record.
+
+Annotations keep their times. Listed texts stay, and the others become a blank. The start becomes 1 January 1985,
+00:00:00, which EDF+ prescribes for an unknown date.
 """
 
 import re
@@ -16,13 +18,13 @@ from typing import BinaryIO
 from cerebro_eeg.channels.names import parse
 from cerebro_eeg.data.reading.edf import fit
 from cerebro_eeg.data.reading.edf_annotations import _TAL
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, number, read_header, text
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, number, read_header, text
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import RecordingError
 
 _PIECE = 1 << 22  # bytes in memory at a time
-_MOST_NOTES = 1 << 24  # bytes of one annotation signal in a record; real ones have some hundreds
+_MOST_NOTES = 1 << 24  # bytes of one annotation signal per record; real ones have some hundreds
 _KINDS = (b"EDF+C", b"EDF+D", b"BDF+C", b"BDF+D")
 _MORE_UNITS = {
     "%",
@@ -51,31 +53,31 @@ _HIDDEN = re.compile(rb"[+-][0-9]+(?:[.,][0-9]*)?(?:\x15[0-9.,]*)?\x14")  # how 
 
 @dataclass
 class Anonymized:
-    """What was copied, what stayed and what did not."""
+    """Counts of what was copied, kept and removed."""
 
     kind: str
-    """As in the header: EDF, EDF+C, EDF+D, BDF, BDF+C or BDF+D."""
+    """One of EDF, EDF+C, EDF+D, BDF, BDF+C and BDF+D, as in the header."""
     signals: int
     records: int
     seconds: float
     faults: tuple[Fault, ...]
-    """What was wrong with the file and was mended."""
+    """Faults of the file that were mended."""
     kept: Counter[str] = field(default_factory=Counter)
-    """Annotations with a listed text, by text."""
+    """Number of annotations per listed text."""
     blanked: int = 0
     """Annotation texts that became a blank."""
     broken: int = 0
     """Annotations that could not be read; each became a question mark."""
     renamed: int = 0
-    """Labels that were not understood and became ``signal 1``, ``signal 2``, ..., or that lost what was not."""
+    """Labels that became ``signal 1``, ``signal 2``, ... or lost the part that was not understood."""
     cleared: int = 0
-    """Fields of signals that held something else than a number, a known unit or a filter, and were left empty."""
+    """Fields of signals that were emptied, because they held no number, known unit or filter."""
 
 
 def copy_anonymous(source: Path, target: Path, events: Collection[str]) -> Anonymized:
     """Write the anonymous copy of ``source`` to ``target``, which the caller makes atomic.
 
-    ``events`` are the annotation texts that stay, as ``Event.name`` has them. Memory does not grow with the file.
+    ``events`` are the annotation texts that stay, in the form of ``Event.name``. Memory does not grow with the file.
     """
     with opened(source) as (read, stamp), target.open("wb") as file:
         header = fit(read_header(read, stamp.size), read, stamp.size)
@@ -92,15 +94,15 @@ def copy_anonymous(source: Path, target: Path, events: Collection[str]) -> Anony
     return done
 
 
-def _kind(read: ReadBytes, header: Header) -> str:
-    """What the reserved field may go on saying, read as the reader reads it."""
+def _kind(read: ReadBytes, header: EdfHeader) -> str:
+    """Return the kind of file that the reserved field may go on stating, parsed as the reader parses it."""
     own = "EDF" if header.width == 2 else "BDF"
     stated = read(192, 44).strip(b" \0").upper()[:5]
     return own + stated[3:].decode() if stated in _KINDS else own
 
 
-def _refuse_hidden(read: ReadBytes, header: Header) -> None:
-    """Annotations under another label than EDF+ prescribes would be copied as samples, text and all."""
+def _refuse_hidden(read: ReadBytes, header: EdfHeader) -> None:
+    """Refuse annotations under another label than EDF+ prescribes; they would be copied as samples, with their text."""
     for index, signal in enumerate(header.signals):
         if signal.is_annotation or not signal.samples:
             continue
@@ -113,8 +115,8 @@ def _refuse_hidden(read: ReadBytes, header: Header) -> None:
             )
 
 
-def _fixed(read: ReadBytes, header: Header, kind: str) -> bytes:
-    """The first 256 bytes."""
+def _fixed(read: ReadBytes, header: EdfHeader, kind: str) -> bytes:
+    """Build the first 256 bytes."""
     parts = (
         (8, b"0" if header.width == 2 else b"\xffBIOSEMI"),
         (80, b"X X X X"),
@@ -130,10 +132,10 @@ def _fixed(read: ReadBytes, header: Header, kind: str) -> bytes:
     return b"".join(value.ljust(size) for size, value in parts)
 
 
-def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
-    """The fields of the signals: each lies there once for every signal before the next begins."""
+def _fields(read: ReadBytes, header: EdfHeader, done: Anonymized) -> bytes:
+    """Build the fields of the signals: each lies there once per signal before the next begins."""
 
-    def label(raw: bytes, signal: Signal, index: int) -> bytes:
+    def label(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         own = signal.label.strip()
         known = own if signal.is_annotation else _understood(own)
         if known == own:
@@ -141,19 +143,19 @@ def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
         done.renamed += 1
         return known.encode("latin-1") if known else b"signal %d" % (index + 1)
 
-    def plain(raw: bytes, signal: Signal, index: int) -> bytes:
+    def plain(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, number(raw) is not None, done)
 
-    def unit(raw: bytes, signal: Signal, index: int) -> bytes:
+    def unit(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, text(raw) in UNITS or text(raw) in _MORE_UNITS, done)
 
-    def prefilter(raw: bytes, signal: Signal, index: int) -> bytes:
+    def prefilter(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, _PREFILTER.fullmatch(text(raw)) is not None, done)
 
-    def nothing(raw: bytes, signal: Signal, index: int) -> bytes:
+    def nothing(raw: bytes, signal: EdfSignal, index: int) -> bytes:
         return _kept(raw, False, done)
 
-    rules: tuple[tuple[int, Callable[[bytes, Signal, int], bytes]], ...] = (
+    rules: tuple[tuple[int, Callable[[bytes, EdfSignal, int], bytes]], ...] = (
         (16, label),
         (80, nothing),  # transducer
         (8, unit),
@@ -174,7 +176,7 @@ def _fields(read: ReadBytes, header: Header, done: Anonymized) -> bytes:
 
 
 def _understood(label: str) -> str:
-    """What of a label says which signal it is; behind ``ECG`` or a number, or in front of it, may stand a name."""
+    """Return the part of a label that says which signal it is; a name may stand beside ``ECG`` or a number."""
     found = parse(label)
     if found.channel is not None:
         return label
@@ -198,8 +200,8 @@ def _kept(raw: bytes, harmless: bool, done: Anonymized) -> bytes:
     return b""
 
 
-def _stretches(header: Header) -> Iterator[tuple[int, int, bool]]:
-    """Place, length and whether it is annotations, of all bytes of the records, in order."""
+def _stretches(header: EdfHeader) -> Iterator[tuple[int, int, bool]]:
+    """Yield place, length and whether it is annotations for all bytes of the records, in order."""
     end = header.start + header.records * header.record_bytes
     notes = [signal for signal in header.signals if signal.is_annotation and signal.samples]
     if any(signal.samples * header.width > _MOST_NOTES for signal in notes):
@@ -224,7 +226,7 @@ def _copy(read: ReadBytes, place: int, count: int, file: BinaryIO) -> None:
 
 
 def _notes(data: bytes, events: frozenset[str], done: Anonymized) -> bytes:
-    """The annotations of one signal in one record, in as many bytes; what is first stays first, since it keeps time."""
+    """Rewrite the annotations of one signal in one record in as many bytes; the first keeps time and stays first."""
     chunks = [_note(chunk, events, done) for chunk in data.rstrip(b"\0").split(b"\0") if chunk]
     return b"\0".join(chunks).ljust(len(data), b"\0")
 
@@ -238,7 +240,7 @@ def _note(chunk: bytes, events: frozenset[str], done: Anonymized) -> bytes:
 
 
 def _text(own: bytes, events: frozenset[str], done: Anonymized) -> bytes:
-    """A text that was listed, or a blank; one that was empty stays so, because it says when a record began."""
+    """Return a listed text, or a blank; an empty text stays, because it says when a record began."""
     if not own:
         return b""
     name = text(own).strip()

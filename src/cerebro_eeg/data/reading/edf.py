@@ -1,24 +1,28 @@
-"""Opens EDF, EDF+, BDF and BDF+ files as a Recording: right, or refused, or mended with a Fault that says so.
+"""Opens EDF, EDF+, BDF and BDF+ files as a Recording.
 
-Only channels that are EEG by their label must be sound; the others may have any unit, rate or range. Nothing is ever
-upsampled. What the codes mean:
+A file is read correctly, or refused with a RecordingError, or mended with a Fault. Only channels that are EEG by their
+label must be sound; the others may have any unit, rate or range. Nothing is upsampled.
 
-RecordingError: ``unreadable`` the system cannot read it; ``format`` no EDF or BDF; ``header`` a field without which
-nothing can be found is broken; ``header_bytes`` it is not known where the samples begin; ``no_signal`` annotations
-only; ``empty`` not one whole record; ``duration`` the rate is unknown; ``unit`` blank or unknown; ``mixed_rates``;
+The codes of a RecordingError:
+
+``unreadable`` the system cannot read the file; ``format`` it is no EDF or BDF; ``header`` a field that locates the
+samples is broken; ``header_bytes`` the samples begin at an unknown place; ``no_signal`` it has annotations only;
+``empty`` it has not one whole record; ``duration`` the rate is unknown; ``unit`` blank or unknown; ``mixed_rates``;
 ``physical_range`` and ``digital_range`` minimum and maximum are equal or broken; ``calibration`` beyond any voltage;
 ``onset`` gaps at unknown places; ``overlap`` two records at one time; ``text_mode`` line feeds were doubled;
-``changed`` since it was opened.
+``changed`` the file has changed since it was opened.
 
-Fault: ``header_bytes`` and ``record_count`` wrong in the header, right by the size; ``truncated`` whole records kept;
-``trailing`` bytes left out; ``decimal_comma`` read as a point; ``no_samples`` a channel without any, dropped; ``unit``
-taken as the caller said; ``discontinuous`` gaps in a file that says it has none; ``drift`` of its records; ``onset`` a
-record without a time; ``annotation``, ``annotation_text``, ``annotation_count`` broken, not UTF-8, too many; and after
-reading, from ``late_faults``: ``out_of_range``.
+The codes of a Fault:
 
-Does the size of an EDF or BDF file fit its header? Where it does not: what can be proven is mended, and said.
+``header_bytes`` and ``record_count`` are wrong in the header, and the file's size proves the right value;
+``truncated`` whole records were kept; ``trailing`` bytes were left out; ``decimal_comma`` was read as a point;
+``no_samples`` a channel without samples was dropped; ``unit`` was taken as the caller said; ``discontinuous`` a file
+that claims to be continuous has gaps; ``drift`` of its records; ``onset`` a record has no time; ``annotation``,
+``annotation_text``, ``annotation_count`` annotations are broken, not UTF-8, or too many. After reading,
+``late_faults`` adds ``out_of_range``.
 
-A header that is counted wrong would turn header into signal, and a single byte too many shifts every sample behind it.
+The file's size must fit its header, because one byte too many shifts every sample behind it. ``fit`` mends what the
+size proves and refuses the rest.
 """
 
 from dataclasses import replace
@@ -28,7 +32,7 @@ import numpy as np
 
 from cerebro_eeg.channels.report import ChannelMatch
 from cerebro_eeg.data.reading.edf_annotations import read_timeline
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes, Signal, read_header
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, read_header
 from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.errors import ConfigError, RecordingError
@@ -37,11 +41,11 @@ _STRICT = ChannelPolicy()
 
 
 def open_edf(path: Path, policy: ChannelPolicy = _STRICT, *, unit: str | None = None) -> Recording:
-    """Open an EDF or BDF file: the header and the annotations are read now, samples when they are asked for.
+    """Open an EDF or BDF file; reads the header and the annotations now, and samples when they are asked for.
 
     Parameters
     ----------
-    policy : what becomes of labels that are unknown, duplicate, too many; which channels to keep.
+    policy : what becomes of labels that are unknown, duplicate or too many, and which channels to keep.
     unit : "uV", "nV", "mV" or "V", for EEG channels whose own unit is blank or unknown; without it they are refused.
     """
     if unit is not None and unit not in UNITS:
@@ -71,12 +75,12 @@ def open_edf(path: Path, policy: ChannelPolicy = _STRICT, *, unit: str | None = 
 
 
 def late_faults(recording: Recording) -> tuple[Fault, ...]:
-    """Faults that only reading shows, of what has been read so far; () for a recording that is not EDF or BDF."""
+    """Return the faults among the samples that were read so far; () for files that are not EDF or BDF."""
     return recording.read.faults() if isinstance(recording.read, EdfSamples) else ()
 
 
-def _with_samples(match: ChannelMatch, signals: tuple[Signal, ...]) -> tuple[ChannelMatch, tuple[Fault, ...]]:
-    """The match without channels that have no samples in a record."""
+def _with_samples(match: ChannelMatch, signals: tuple[EdfSignal, ...]) -> tuple[ChannelMatch, tuple[Fault, ...]]:
+    """Return the match without channels that have no samples in a record."""
     empty = [index for index in match.index if not signals[index].samples]
     if not empty:
         return match, ()
@@ -90,7 +94,7 @@ def _with_samples(match: ChannelMatch, signals: tuple[Signal, ...]) -> tuple[Cha
     return match, (Fault("no_samples", f"{len(empty)} channels without samples were dropped: {names}"),)
 
 
-def _check_one_rate(signals: tuple[Signal, ...], duration: int) -> None:
+def _check_one_rate(signals: tuple[EdfSignal, ...], duration: int) -> None:
     rates: dict[int, int] = {}
     for signal in signals:
         rates[signal.samples] = rates.get(signal.samples, 0) + 1
@@ -103,12 +107,12 @@ def _check_one_rate(signals: tuple[Signal, ...], duration: int) -> None:
 
 
 _CHUNK = 1 << 20
-# So many line feeds, each behind a carriage return, are no accident: one in 256**8.
+# So many line feeds, each behind a carriage return, happen by chance once in 256**8.
 _MANY = 8
 
 
-def fit(header: Header, read: ReadBytes, size: int) -> Header:
-    """The header with ``start`` and ``records`` as they truly are, and a Fault for each that had to be mended."""
+def fit(header: EdfHeader, read: ReadBytes, size: int) -> EdfHeader:
+    """Return the header with the true ``start`` and ``records``, and a Fault for each value that had to be mended."""
     header = _fit_start(header, size)
     body = size - header.start
     exact = header.records * header.record_bytes
@@ -147,8 +151,8 @@ def fit(header: Header, read: ReadBytes, size: int) -> Header:
     return replace(header, faults=tuple(faults))
 
 
-def _fit_start(header: Header, size: int) -> Header:
-    """Where records begin. The number of signals fixes it; the header repeats it, and may be wrong."""
+def _fit_start(header: EdfHeader, size: int) -> EdfHeader:
+    """Find where the records begin. The number of signals fixes it; the header repeats it and may be wrong."""
     stated, expected = header.stated_start, header.start
     if stated == expected:
         return header
@@ -170,7 +174,7 @@ def _fit_start(header: Header, size: int) -> Header:
 
 
 def _doubled_line_feeds(read: ReadBytes, start: int, size: int) -> int:
-    """How many line feeds lie behind the header, if each follows a carriage return; else 0 (at the first other)."""
+    """Count the line feeds behind the header if each follows a carriage return; return 0 at the first that does not."""
     found, last = 0, 0
     for place in range(start, size, _CHUNK):
         data = np.frombuffer(read(place, min(_CHUNK, size - place)), np.uint8)

@@ -1,14 +1,14 @@
-"""The annotations of EDF+ and BDF+: when each record began (so: where the gaps are), and what was marked.
+"""Reads the annotations of EDF+ and BDF+: when each record began, which shows the gaps, and the marked events.
 
-A record's first annotation is empty and says when the record began. Its text is somebody's free text: it becomes the
-name of an Event and goes into no message.
+The first annotation of a record is empty and states when the record began. Annotation texts are free text of a person:
+they become names of Events and never go into a message.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cerebro_eeg.data.reading.edf_header import TICKS, Header, ReadBytes
+from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, ReadBytes
 from cerebro_eeg.data.reading.recording import Event, Fault, Segment
 from cerebro_eeg.errors import RecordingError
 
@@ -18,13 +18,14 @@ _MOST_BYTES = 1 << 24  # of annotations in one record; real ones have some hundr
 _MOST_EVENTS = 250_000
 
 
-def read_timeline(read: ReadBytes, header: Header, samples: int) -> "Timeline":
-    """Segments and events of a file whose EEG has ``samples`` samples in a record.
+def read_timeline(read: ReadBytes, header: EdfHeader, samples: int) -> "Timeline":
+    """Return segments and events of a file whose EEG has ``samples`` samples per record.
 
-    Time 0 is the first sample. A record belongs to the segment before it when it begins less than half a sample from
-    where the segment puts it; later is a gap, earlier is refused: two records cannot both be true then. In a
-    file that says it is continuous the record in front may also be what it follows, so that a slow drift (a rounded
-    duration) is no gap, but a Fault.
+    Time 0 is the first sample. A record continues its segment when it begins less than half a sample from its expected
+    time. A later start is a gap. An earlier start is refused, because two records cannot both be true then.
+
+    A file that says it is continuous may drift slowly, for example by a rounded duration. So its record may also follow
+    the record in front of it, and the drift becomes a Fault instead of a gap.
     """
     marks = _Marks()
     if not any(signal.is_annotation and signal.samples for signal in header.signals):
@@ -76,8 +77,8 @@ def read_timeline(read: ReadBytes, header: Header, samples: int) -> "Timeline":
     )
 
 
-def _onsets(read: ReadBytes, header: Header, marks: "_Marks") -> Iterator[int | None]:
-    """The stated onset of each record in ticks, None where it has none; the events on the way go into ``marks``."""
+def _onsets(read: ReadBytes, header: EdfHeader, marks: "_Marks") -> Iterator[int | None]:
+    """Yield the stated onset of each record in ticks, None where it has none; collect events in ``marks``."""
     signals = [signal for signal in header.signals if signal.is_annotation and signal.samples]
     if sum(signal.samples for signal in signals) * header.width > _MOST_BYTES:
         raise RecordingError(
@@ -95,7 +96,7 @@ def _onsets(read: ReadBytes, header: Header, marks: "_Marks") -> Iterator[int | 
 
 
 def _read_signal(data: bytes, marks: "_Marks", keeps_time: bool) -> int | None:
-    """Parse the annotations of one signal in one record; gives the onset of the first if it keeps the record's time."""
+    """Parse the annotations of one signal in one record; return the first onset if it keeps the record's time."""
     onset = None
     first = keeps_time
     for chunk in data.rstrip(b"\0").split(b"\0"):
@@ -130,7 +131,7 @@ def _no_onset(record: int, records: int) -> RecordingError:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When the samples were taken, and what was marked."""
+    """When the samples were taken, and the marked events."""
 
     segments: tuple[Segment, ...]
     events: tuple[Event, ...]
@@ -139,7 +140,7 @@ class Timeline:
 
 
 class _Marks:
-    """What is gathered while the records go by."""
+    """Collects events and counts faults while the records are read."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, int, str]] = []

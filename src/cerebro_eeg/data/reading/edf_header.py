@@ -1,7 +1,7 @@
-"""The header of an EDF, EDF+, BDF or BDF+ file: where the records lie, what a record holds, when it is refused.
+"""Reads the header of an EDF, EDF+, BDF or BDF+ file: where the records lie, and what a record holds.
 
-Patient, recording and date fields are skipped, never decoded. A field that was not understood is named, never quoted:
-in a damaged header any field may hold the patient's name.
+Patient, recording and date fields are skipped and never decoded. A message names a field that was not understood and
+never quotes it: in a damaged header any field may hold the patient's name.
 """
 
 import re
@@ -42,11 +42,11 @@ _NUMBER = re.compile(rb"[+-]?(?:[0-9]+[.,]?[0-9]*|[.,][0-9]+)(?:[eE][+-]?[0-9]{1
 TICKS = 10**15  # times are counted in femtoseconds, whole numbers, so that no rounding can make or hide a gap
 
 ReadBytes = Callable[[int, int], bytes]
-"""Bytes from a place in the file, as many as asked for."""
+"""Reads bytes: from a place in the file, as many as asked for."""
 
 
-def read_header(read: ReadBytes, size: int) -> "Header":
-    """Read the header of a file of ``size`` bytes; ``records`` of the result is still as the header has it."""
+def read_header(read: ReadBytes, size: int) -> "EdfHeader":
+    """Read the header of a file of ``size`` bytes; ``records`` is still the number that the header states."""
     if size < 256:
         raise RecordingError("format", f"is not EDF or BDF: it has {size} bytes, a header has at least 256")
     fixed = read(0, 256)
@@ -69,7 +69,7 @@ def read_header(read: ReadBytes, size: int) -> "Header":
     reserved = fields["reserved"].strip(b" \0").upper()
     if width == 2 and reserved.startswith((b"BDF", b"24BIT")):
         raise RecordingError("format", "the header says both EDF (16 bits) and BDF (24 bits); export the file anew")
-    return Header(
+    return EdfHeader(
         width=width,
         start=256 * (1 + count),
         stated_start=integer(fields["header bytes"]),
@@ -83,7 +83,7 @@ def read_header(read: ReadBytes, size: int) -> "Header":
 
 
 def number(field: bytes) -> Fraction | None:
-    """The number in a field, exactly, or None. Blanks and NULs around it are padding; a comma is a decimal point."""
+    """Return the exact number in a field, or None. Blanks and NULs are padding, and a comma is a decimal point."""
     text = field.strip(b" \0")
     if not _NUMBER.fullmatch(text):
         return None
@@ -91,13 +91,13 @@ def number(field: bytes) -> Fraction | None:
 
 
 def integer(field: bytes) -> int | None:
-    """The whole number in a field (``256`` or ``256.0``), or None."""
+    """Return the whole number in a field (``256`` or ``256.0``), or None."""
     value = number(field)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
 def text(field: bytes) -> str:
-    """The text of a field: UTF-8 where it is that, else Latin-1."""
+    """Return the text of a field, decoded as UTF-8 where that is valid, else as Latin-1."""
     stripped = field.strip(b" \0")
     try:
         return stripped.decode("utf-8")
@@ -106,7 +106,7 @@ def text(field: bytes) -> str:
 
 
 def _sample_width(fixed: bytes) -> int:
-    """Bytes of one sample, by the first eight bytes of the file."""
+    """Return the bytes of one sample, by the first eight bytes of the file."""
     if fixed[:8] == b"\xffBIOSEMI":
         return 3
     if fixed[:8].strip(b" \0") == b"0":
@@ -115,7 +115,7 @@ def _sample_width(fixed: bytes) -> int:
     raise RecordingError("format", f"is not EDF or BDF{found}: the first 8 bytes are neither '0' nor 255 'BIOSEMI'")
 
 
-def _signals(header: bytes, count: int, width: int) -> tuple["Signal", ...]:
+def _signals(header: bytes, count: int, width: int) -> tuple["EdfSignal", ...]:
     columns: dict[str, list[bytes]] = {}
     place = 0
     for name, length in _FIELDS.items():
@@ -131,7 +131,7 @@ def _signals(header: bytes, count: int, width: int) -> tuple["Signal", ...]:
                 "found in a record; export the file anew",
             )
         signals.append(
-            Signal(
+            EdfSignal(
                 label=text(columns["label"][index]),
                 unit=columns["unit"][index],
                 physical=(columns["physical minimum"][index], columns["physical maximum"][index]),
@@ -153,8 +153,8 @@ def _records(field: bytes) -> int:
     return records
 
 
-def _duration(field: bytes, signals: tuple["Signal", ...]) -> int:
-    """Ticks of one record."""
+def _duration(field: bytes, signals: tuple["EdfSignal", ...]) -> int:
+    """Return the ticks of one record."""
     if all(signal.is_annotation or not signal.samples for signal in signals):
         raise RecordingError("no_signal", "has no samples of any signal, annotations at most")
     duration = number(field)
@@ -169,8 +169,8 @@ def _duration(field: bytes, signals: tuple["Signal", ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Signal:
-    """One signal as the header describes it; fields that only matter for EEG are still bytes."""
+class EdfSignal:
+    """One signal as the header describes it; fields that matter only for EEG are still bytes."""
 
     label: str
     unit: bytes
@@ -187,22 +187,22 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class Header:
-    """What the header says, and ``records``, ``start`` and ``faults`` as ``edf_size.fit`` mended them."""
+class EdfHeader:
+    """The fields of the header; ``edf.fit`` has corrected ``records``, ``start`` and ``faults``."""
 
     width: int
     """Bytes of one sample: 2 in EDF, 3 in BDF."""
     start: int
     """Where the first record begins."""
     stated_start: int | None
-    """Where the header says that it begins."""
+    """Where the header says that the first record begins."""
     records: int
     record_bytes: int
     duration: int
     """Ticks of one record."""
     discontinuous: bool
     """EDF+D or BDF+D: records need not follow each other in time."""
-    signals: tuple[Signal, ...]
+    signals: tuple[EdfSignal, ...]
     commas: int
     """How many numbers so far had a decimal comma."""
     faults: tuple[Fault, ...] = ()

@@ -1,6 +1,6 @@
-"""The samples of an EDF or BDF file as float32 microvolts, time-major, read in blocks of whole records.
+"""Reads the samples of an EDF or BDF file as float32 microvolts, time-major, in blocks of whole records.
 
-Nothing is held between two reads but a few numbers: the file is opened for each, and refused when it has changed.
+Only a few numbers are held between two reads. Each read opens the file and refuses it when it has changed.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.names import clean
-from cerebro_eeg.data.reading.edf_header import Header, ReadBytes, Signal, integer, number, text
+from cerebro_eeg.data.reading.edf_header import EdfHeader, EdfSignal, ReadBytes, integer, number, text
 from cerebro_eeg.data.reading.recording import Fault, Samples
 from cerebro_eeg.errors import InputError, RecordingError
 
@@ -39,7 +39,7 @@ Counts = NDArray[np.int32] | NDArray[np.int16]
 
 @contextlib.contextmanager
 def opened(path: Path, same: "Stamp | None" = None) -> Iterator[tuple[ReadBytes, "Stamp"]]:
-    """A function that reads bytes of the file, and its size and time; ``same`` is what these must be."""
+    """Yield a function that reads bytes of the file, and its stamp; raises where the stamp is not ``same``."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe would wait for its writer
         try:
@@ -68,8 +68,8 @@ def _read_bytes(descriptor: int, place: int, count: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def calibrate(signal: Signal, width: int, unit: str | None) -> "Calibration":
-    """How the counts of a signal become microvolts. ``unit`` is taken where the file's own is blank or unknown."""
+def calibrate(signal: EdfSignal, width: int, unit: str | None) -> "EdfScaling":
+    """Find how counts of a signal become microvolts; ``unit`` is used where the file's own unit is blank or unknown."""
     name = f"channel {clean(signal.label)!r}"
     own = text(signal.unit)
     if own not in UNITS and unit is None:
@@ -100,11 +100,11 @@ def calibrate(signal: Signal, width: int, unit: str | None) -> "Calibration":
     if max(abs(gain * most + offset), abs(offset - gain * most)) > _FLOAT32_MOST:
         raise RecordingError("calibration", f"{name}: its physical range is beyond any voltage; mend the header")
     commas = sum(b"," in field for field in signal.physical + signal.digital)
-    return Calibration(float(gain), float(offset), low, high, assumed=own not in UNITS, commas=commas)
+    return EdfScaling(float(gain), float(offset), low, high, assumed=own not in UNITS, commas=commas)
 
 
 def _counts(raw: NDArray[np.uint8], width: int) -> Counts:
-    """Little-endian two's complement of 16 or 24 bits, from bytes (..., n * width) to numbers (all,)."""
+    """Decode little-endian two's complement of 16 or 24 bits, from bytes (..., n * width) to numbers (all,)."""
     if width == 2:
         return np.ascontiguousarray(raw).view("<i2").reshape(-1)
     wide = np.zeros((raw.size // 3, 4), np.uint8)
@@ -115,15 +115,15 @@ def _counts(raw: NDArray[np.uint8], width: int) -> Counts:
 
 @dataclass(frozen=True)
 class Stamp:
-    """By what we notice that a file has changed."""
+    """Size and time of a file; another stamp means that the file has changed."""
 
     size: int
     modified: int
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """microvolts = count * gain + offset; counts beyond low and high should not occur."""
+class EdfScaling:
+    """How counts become microvolts: count * gain + offset; counts beyond ``low`` and ``high`` should not occur."""
 
     gain: float
     offset: float
@@ -135,10 +135,10 @@ class Calibration:
 
 
 class EdfSamples:
-    """``read`` of a Recording of an EDF or BDF file; keeps count of what was out of its digital range."""
+    """The ``read`` function of an EDF or BDF Recording; counts the samples that leave their digital range."""
 
     def __init__(
-        self, path: Path, stamp: Stamp, header: Header, signals: tuple[Signal, ...], how: tuple[Calibration, ...]
+        self, path: Path, stamp: Stamp, header: EdfHeader, signals: tuple[EdfSignal, ...], how: tuple[EdfScaling, ...]
     ) -> None:
         self._path, self._stamp, self._header = path, stamp, header
         self._columns = tuple(zip(signals, how, strict=True))
@@ -147,7 +147,7 @@ class EdfSamples:
         self._beyond = [0] * len(signals)
 
     def __call__(self, start: int, stop: int) -> Samples:
-        """Samples ``start`` to ``stop`` (exclusive), as they lie in the file; gaps are in the segments."""
+        """Return samples ``start`` to ``stop`` (exclusive) as they lie in the file; gaps are in the segments."""
         most = self._header.records * self._per_record
         if not 0 <= start <= stop <= most:
             raise InputError(f"samples {start} to {stop} were asked for; the recording has 0 to {most}")
@@ -175,7 +175,7 @@ class EdfSamples:
                 self._put(column, counts, a, out[a - start : b - start])
 
     def _read_pieces(self, read: ReadBytes, start: int, stop: int, out: Samples) -> None:
-        """Records too large for memory: each signal's samples by themselves."""
+        """Read signal by signal, where a record is too large for memory."""
         n, width = self._per_record, self._header.width
         for record in range(start // n, -(-stop // n)):
             place = self._header.start + record * self._header.record_bytes
@@ -195,7 +195,7 @@ class EdfSamples:
             self._beyond[column] += int(((new < how.low) | (new > how.high)).sum())
 
     def faults(self) -> tuple[Fault, ...]:
-        """Faults of what has been read so far; all of them once the recording was read from its start to its end."""
+        """Return the faults among the samples read so far, which are all after a read from start to end."""
         channels = sum(count > 0 for count in self._beyond)
         if not channels:
             return ()

@@ -1,9 +1,9 @@
-"""open_recording: any EEG file, or an object of MNE, as a Recording. The suffix chooses the reader.
+"""Opens any EEG file, or an object of MNE, as a Recording; the suffix chooses the reader.
 
-``FORMATS`` says what is read, how, how much memory that takes and on what it was tested. A format that was tested on no
-real file says so. Reasons of a refusal, beside those of ``edf``: ``suffix`` none of ours; ``mne`` MNE cannot read it;
-``missing_package``; ``columns`` a table that is not one of those we know; ``stamps``, ``counter``, ``rate`` its time is
-broken; ``number``, ``text``, ``too_large``; ``calibration`` a GDF channel without a range; ``streams`` of XDF.
+``FORMATS`` lists what is read, how, how much memory that takes and on which files it was tested. A format without a
+test on a real file says so. Codes of a refusal, beside those of ``edf``: ``suffix`` unknown; ``mne`` MNE cannot read
+the file; ``missing_package``; ``columns`` an unknown table; ``stamps``, ``counter``, ``rate`` its time is broken;
+``number``, ``text``, ``too_large``; ``calibration`` a GDF channel without a range; ``streams`` of XDF.
 """
 
 from collections.abc import Callable
@@ -30,17 +30,19 @@ _STRICT = ChannelPolicy()
 
 @dataclass(frozen=True)
 class Format:
-    """A row of the table of what we read."""
+    """A row of the table of formats."""
 
     name: str
     suffixes: tuple[str, ...]
     reader: str
     tested: str
-    """On what. "real": a file of a device or a public corpus; "written": files that our tests write; "untested"."""
+    """ "real": on a file of a device or a public corpus; "written": on files that our tests write; "untested"."""
     memory: str
-    """How it is read. "blocks": only what is asked for; "whole": all when it is opened. Measured: an hour of 32
-    channels at 256 Hz (112 MB as float32) takes 40 MB in blocks from FIF, BrainVision or .fdt, and 380 MB from a single
-    .set file."""
+    """How the file is read. "blocks": only the requested samples; "whole": everything on opening.
+
+    Measured: an hour of 32 channels at 256 Hz (112 MB as float32) takes 40 MB in blocks from FIF, BrainVision or .fdt,
+    and 380 MB from a single .set file.
+    """
 
 
 FORMATS = (
@@ -66,12 +68,12 @@ FORMATS = (
 def open_recording(
     source: "Path | mne.io.BaseRaw | mne.BaseEpochs", policy: ChannelPolicy = _STRICT, *, unit: str | None = None
 ) -> Recording:
-    """Open a file, or take an object of MNE: the head is read now, samples when they are asked for.
+    """Open a file, or wrap an object of MNE; reads the head now, and samples when they are asked for.
 
     Parameters
     ----------
     source : a file (a folder for EGI MFF), or an MNE ``Raw`` or ``Epochs`` object, not changed afterwards.
-    policy : what becomes of labels that are unknown, duplicate, too many; which channels to keep, what they are called.
+    policy : what becomes of labels that are unknown, duplicate or too many; which channels to keep and their names.
     unit : "uV", "nV", "mV" or "V", for EEG channels whose own unit is blank or unknown; without it they are refused.
         Tables of headsets have no unit of their own: this replaces the microvolts that their makers document.
     """
@@ -87,13 +89,18 @@ def open_recording(
     raise InputError(f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}")
 
 
+def reader_code(error: Exception) -> str:
+    """Return the code of a refusal for an error that a reader did not foresee, such as ``reader_keyerror``."""
+    return "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower())
+
+
 def suffixes() -> tuple[str, ...]:
-    """All suffixes that ``open_recording`` knows, in lower case."""
+    """Return all suffixes that ``open_recording`` knows, in lower case."""
     return tuple(_READERS)
 
 
 def _suffix(path: Path) -> str:
-    """The longest suffix that we know; what is unknown is not repeated, it is part of a file name."""
+    """Return the longest known suffix; the message does not repeat an unknown one, which is part of a file name."""
     name = path.name.casefold()
     found = max((s for s in _READERS if name.endswith(s)), key=len, default=None)
     if found is None:
@@ -104,7 +111,7 @@ def _suffix(path: Path) -> str:
 
 
 def _call_mne(name: str, path: Path) -> tuple[Any, list[Fault]]:
-    """What a reader of MNE gives for a file, and its warnings. They are only given at the level "warning"."""
+    """Call a reader of MNE on a file; return its result and its warnings, which need the level "warning"."""
     try:
         import mne
     except ImportError:
@@ -119,14 +126,14 @@ def _call_mne(name: str, path: Path) -> tuple[Any, list[Fault]]:
 
 
 def _not_empty(path: Path) -> bytes:
-    """The first bytes of a file that is there and has some."""
+    """Return the first bytes of a file, which must exist and not be empty."""
     with opened(path) as (read, stamp):
         if not stamp.size:
             raise RecordingError("empty", "the file has no bytes")
         return read(0, min(stamp.size, 32))
 
 
-def _through_mne(name: str) -> "Reader":
+def _through_mne(name: str) -> "FormatReader":
     def open_it(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
         _not_empty(path)
         raw, faults = _call_mne(name, path)
@@ -192,7 +199,7 @@ def _open_persyst(path: Path, policy: ChannelPolicy, unit: str | None) -> Record
 
 
 def _persyst_joins(path: Path, sfreq: float) -> list[int]:
-    """Samples in front of which time jumps: [SampleTimes] has lines "sample=second of the day"; MNE does not look."""
+    """Return the samples where time jumps, from lines "sample=second of the day" in [SampleTimes]; MNE ignores them."""
     joins: list[int] = []
     inside, before = False, None
     for line in path.read_text("latin-1").splitlines():
@@ -231,8 +238,8 @@ def _open_mff(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
     return from_raw(raw, policy, unit, faults=faults)
 
 
-Reader = Callable[[Path, ChannelPolicy, str | None], Recording]
-_READERS: dict[str, Reader] = {
+FormatReader = Callable[[Path, ChannelPolicy, str | None], Recording]
+_READERS: dict[str, FormatReader] = {
     ".edf": _open_edf,
     ".bdf": _open_edf,
     ".fif": _open_fif,

@@ -1,13 +1,12 @@
-"""Does the chain of tags of a FIF file have an end? MNE follows it for ever where it runs in a circle.
+"""Checks of FIF and GDF files that MNE does not make before it reads them.
 
-A tag has four big-endian numbers: kind, type, bytes of its data, and where the next tag is (0: behind the data, -1:
-nowhere), as mne/_fiff/tag.py has it. A chain with more tags than the file has room for is a circle.
+FIF: MNE follows the chain of tags for ever where it runs in a circle. A tag has four big-endian numbers: kind, type,
+bytes of its data, and the place of the next tag (0: behind the data, -1: none), as in mne/_fiff/tag.py. A chain with
+more tags than the file has room for is a circle.
 
-What MNE does not say of a GDF file: the unit of each channel, whether its range makes sense, its rate.
-
-MNE takes every unit it does not know as volts, also a blank one, and upsamples slow channels in silence. After the GDF
-specification (A. Schloegl, "GDF - A general data format for biosignals", arXiv:cs/0608052); unit codes are those of
-ISO 11073-10101: 4256 V, 4274 mV, 4275 uV, 4276 nV.
+GDF: MNE takes every unit that it does not know as volts, also a blank one, and upsamples slow channels without a word.
+So unit, range and rate of each channel are read here. After the GDF specification (A. Schloegl, "GDF - A general data
+format for biosignals", arXiv:cs/0608052); unit codes are those of ISO 11073-10101: 4256 V, 4274 mV, 4275 uV, 4276 nV.
 """
 
 import gzip
@@ -28,7 +27,7 @@ _MOST = 1 << 40
 
 
 def check_fif(path: Path) -> None:
-    """Raise RecordingError unless all tags lie in the file, one after the other, and end."""
+    """Raise RecordingError unless all tags lie in the file, one after the other, and the chain ends."""
     with opened(path) as (read, stamp):
         packed = read(0, min(2, stamp.size)) == b"\x1f\x8b"
     try:
@@ -57,7 +56,7 @@ def _follow(file: "IO[bytes] | gzip.GzipFile", size: int) -> None:
             return
         if following < 0 or tags > size // 16 or following > size:
             raise RecordingError("damaged", "a FIF file whose chain of tags leads nowhere; copy it anew")
-        # In a compressed file going back is slow, and nobody writes such a chain.
+        # In a compressed file going back is slow, and no recorder writes such a chain.
         if following and following <= place and isinstance(file, gzip.GzipFile):
             raise RecordingError("damaged", "a FIF file whose chain of tags leads nowhere; copy it anew")
         place = following or place + 16 + length
@@ -70,16 +69,16 @@ _MOST_CHANNELS = 4096
 
 @dataclass(frozen=True)
 class GdfChannels:
-    """One entry a channel."""
+    """Values from the header of each channel."""
 
     scales: tuple[float | None, ...]
-    """Microvolts of one unit of what MNE gives; None where the unit is blank or no voltage."""
+    """Factor from the numbers that MNE returns to microvolts; None where the unit is blank or no voltage."""
     sound: tuple[bool, ...]
-    """Minimum and maximum are numbers, and differ."""
+    """Whether minimum and maximum are numbers that differ."""
     samples: tuple[int, ...]
-    """In each record."""
+    """Samples per record."""
     bytes: tuple[int, ...]
-    """Of one sample."""
+    """Bytes per sample."""
 
 
 def read_gdf_channels(path: Path) -> GdfChannels:
@@ -118,7 +117,7 @@ def _read_channels(read: ReadBytes, count: int, new: bool) -> GdfChannels:
         scales = [None if u is None else 1e6 if u in ("uV", "mV") else float(UNITS[u]) for u in units]
     else:
         texts = [read(256 + 96 * count + 8 * i, 8).split(b"\0")[0].decode("latin-1").strip() for i in range(count)]
-        # MNE knows what begins with uV.
+        # MNE knows units that begin with uV.
         scales = [1e6 if t[:2] == "uV" else float(UNITS[t]) if t in UNITS else None for t in texts]
     low, high = field(104, "<f8"), field(112, "<f8")
     bottom, top = field(120, "<f8" if new else "<i8"), field(128, "<f8" if new else "<i8")

@@ -1,20 +1,20 @@
-"""Is a MATLAB file (version 5 to 7.2) sound in every length and type? SciPy's reader is C and crashes where it is not.
+"""Checks MATLAB files (version 5 to 7.2) before SciPy reads them, and finds the shapes of their arrays.
 
-Measured with SciPy 1.17.1: of 4,000 ``.set`` and ``.mat`` files with a few bytes changed or cut, 62 ended the process
-with a segmentation fault or a bus error. This walks over all elements, without keeping their data, and refuses what
-does not fit: all of the 62, and 198 that SciPy reads. After "MAT-File Format" of The MathWorks.
+SciPy's reader is C and crashes on damaged files. With SciPy 1.17.1, 62 of 4,000 ``.set`` and ``.mat`` files with a few
+bytes changed or cut ended the process with a segmentation fault or a bus error. ``check_mat5`` walks over all elements
+without keeping their data and refuses lengths and types that do not fit. It refuses all of the 62, and 198 that SciPy
+reads.
 
-The names and shapes of the arrays in a MATLAB file (version 5 to 7.2), from their headers alone.
+``mat_shapes`` reads only the head of each array. A recipe must know how long the trials in a file of hundreds of
+megabytes are without reading them. SciPy's ``whosmat`` would need the full check first, which reads everything.
 
-A recipe must know how long the trials in a file of hundreds of megabytes are without reading them. SciPy's ``whosmat``
-would do, but SciPy's reader crashes on damaged files and the check for that (``reading/mat5.py``) reads all of them.
 After "MAT-File Format" of The MathWorks.
 """
 
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro_eeg.data.reading.edf_header import ReadBytes
@@ -28,7 +28,8 @@ _CELL, _STRUCT, _OBJECT, _CHAR, _SPARSE = 1, 2, 3, 4, 5
 _NUMBERS = range(6, 16)
 _COMPLEX = 0x0800
 _DEEPEST = 32
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes read and inflated at a time
+_HEAD = 1 << 12  # bytes that hold flags, dimensions and name of an array
 
 
 def check_mat5(path: Path) -> None:
@@ -37,27 +38,41 @@ def check_mat5(path: Path) -> None:
         start = read(0, min(128, stamp.size))
         if start.startswith(b"MATLAB 7.3") or start.startswith(b"\x89HDF"):
             raise RecordingError("missing_package", "a MATLAB file of version 7.3; save it with -v6 or -v7")
-        if len(start) < 128 or start[126:128] not in (b"IM", b"MI"):
-            raise RecordingError("format", "no MATLAB file of version 5 to 7.2; save it with -v6 or -v7")
-        order = "<" if start[126:128] == b"IM" else ">"
-        place = 128
-        while place + 8 <= stamp.size:
-            kind, size = struct.unpack(order + "II", read(place, 8))
-            if kind not in (_MATRIX, _COMPRESSED) or place + 8 + size > stamp.size:
-                raise _damaged()
-            if kind == _COMPRESSED:
-                stream = _Inflated(read, place + 8, size)
-                inner, length = struct.unpack(order + "II", stream.take(8))
-                if inner != _MATRIX:
-                    raise _damaged()
-                _Walk(stream.take, stream.skip, order).matrix(length, 0)
-                stream.end()
-            else:
-                plain = _Plain(read, place + 8, place + 8 + size)
-                _Walk(plain.take, plain.skip, order).matrix(size, 0)
-            place += 8 + size
-        if place != stamp.size:
+        for matrix in _matrices(read, stamp.size, _CHUNK):
+            matrix.walk(0)
+            matrix.end()
+
+
+def mat_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array by its name, in the order of the file; reads a few kilobytes per array."""
+    with opened(path) as (read, stamp):
+        heads = [matrix.head() for matrix in _matrices(read, stamp.size, _HEAD)]
+    return {name.decode("latin-1"): shape for _, shape, name in heads}
+
+
+def _matrices(read: ReadBytes, size: int, chunk: int) -> Iterator["_Matrix"]:
+    """Yield the arrays at the top of a file."""
+    start = read(0, min(128, size))
+    if len(start) < 128 or start[126:128] not in (b"IM", b"MI"):
+        raise RecordingError("format", "no MATLAB file of version 5 to 7.2; save it with -v6 or -v7")
+    order = "<" if start[126:128] == b"IM" else ">"
+    place = 128
+    while place + 8 <= size:
+        kind, length = struct.unpack(order + "II", read(place, 8))
+        place, stop = place + 8, place + 8 + length
+        if kind not in (_MATRIX, _COMPRESSED) or stop > size:
             raise _damaged()
+        if kind == _COMPRESSED:
+            stream = _Inflated(read, place, stop, chunk)
+            inner, _ = struct.unpack(order + "II", stream.take(8))
+            if inner != _MATRIX:
+                raise _damaged()
+            yield _Matrix(stream, order)
+        else:
+            yield _Matrix(_Plain(read, place, stop), order)
+        place = stop
+    if place != size:
+        raise _damaged()
 
 
 def _damaged() -> RecordingError:
@@ -65,7 +80,7 @@ def _damaged() -> RecordingError:
 
 
 class _Plain:
-    """Bytes as they lie in the file."""
+    """Reads bytes as they lie in the file."""
 
     def __init__(self, read: ReadBytes, place: int, stop: int) -> None:
         self._read, self._place, self._stop = read, place, stop
@@ -79,23 +94,26 @@ class _Plain:
         if self._place > self._stop:
             raise _damaged()
 
+    def end(self) -> None:
+        """Accept the end; a plain element has no checksum."""
+
 
 class _Inflated:
-    """Bytes of a compressed element, a piece at a time."""
+    """Inflates the bytes of a compressed element, about ``chunk`` of them at a time."""
 
-    def __init__(self, read: ReadBytes, place: int, size: int) -> None:
-        self._read, self._place, self._stop = read, place, place + size
+    def __init__(self, read: ReadBytes, place: int, stop: int, chunk: int) -> None:
+        self._read, self._place, self._stop, self._chunk = read, place, stop, chunk
         self._inflate = zlib.decompressobj()
         self._ready = b""
 
     def _more(self) -> bytes:
         waiting = self._inflate.unconsumed_tail
         if not waiting:
-            count = min(_CHUNK, self._stop - self._place)
+            count = min(self._chunk, self._stop - self._place)
             waiting = self._read(self._place, count) if count else b""
             self._place += count
         try:
-            data = self._inflate.decompress(waiting, _CHUNK) if waiting else self._inflate.flush()
+            data = self._inflate.decompress(waiting, self._chunk) if waiting else self._inflate.flush()
         except zlib.error:
             raise _damaged() from None
         if not data and not waiting:
@@ -115,21 +133,22 @@ class _Inflated:
         self._ready = self._ready[count:]
 
     def end(self) -> None:
-        """The checksum at the end must be right, too."""
+        """Read on to the checksum, which must be right, too."""
         while not self._inflate.eof:
             if self._place >= self._stop and not self._inflate.unconsumed_tail:
                 raise _damaged()
             self._more()
 
 
-class _Walk:
-    """Goes over the elements of one matrix."""
+class _Matrix:
+    """Goes over the elements of one array, in order."""
 
-    def __init__(self, take: Callable[[int], bytes], skip: Callable[[int], None], order: str) -> None:
-        self._take, self._skip, self._order = take, skip, order
+    def __init__(self, stream: _Plain | _Inflated, order: str) -> None:
+        self._take, self._skip, self._order = stream.take, stream.skip, order
+        self.end = stream.end
 
     def _tag(self) -> tuple[int, int, bytes | None]:
-        """Type, bytes, and the data where it is in the tag itself."""
+        """Return type, bytes, and the data where it lies in the tag itself."""
         head = self._take(8)
         kind, size = struct.unpack(self._order + "II", head)
         if kind >> 16:  # small element: size in the upper half of the first word
@@ -139,7 +158,7 @@ class _Walk:
         return kind, size, None
 
     def _data(self, kinds: dict[int, int], most: int) -> tuple[int, bytes]:
-        """A short element of one of these types."""
+        """Read a short element of one of these types."""
         kind, size, data = self._tag()
         if kind not in kinds or size > most or size % kinds[kind]:
             raise _damaged()
@@ -149,7 +168,7 @@ class _Walk:
         return size // kinds[kind], data
 
     def _values(self, kinds: dict[int, int], count: int | None) -> None:
-        """The numbers or letters of an array, passed over; ``count`` of them, or any number."""
+        """Pass over the numbers or letters of an array; there must be ``count`` of them, unless it is None."""
         kind, size, data = self._tag()
         if kind not in kinds or size % kinds[kind]:
             raise _damaged()
@@ -159,26 +178,23 @@ class _Walk:
         if data is None:
             self._skip(size + -size % 8)
 
-    def element(self, depth: int) -> None:
-        kind, size, data = self._tag()
-        if kind != _MATRIX or data is not None or depth > _DEEPEST:
-            raise _damaged()
-        if size:
-            self.matrix(size, depth)
-
-    def matrix(self, size: int, depth: int) -> None:
-        """The inside of a matrix that says it has ``size`` bytes."""
+    def head(self) -> tuple[int, tuple[int, ...], bytes]:
+        """Read flags, shape and name, with which every array begins."""
         count, flags = self._data({6: 4}, 8)
         if count != 2:
             raise _damaged()
         (bits,) = struct.unpack(self._order + "I", flags[:4])
-        kind = bits & 0xFF
         count, raw = self._data({5: 4}, 4 * 32)
-        dims = struct.unpack(f"{self._order}{count}i", raw)
-        if count < 2 or min(dims) < 0:
+        shape = struct.unpack(f"{self._order}{count}i", raw)
+        if count < 2 or min(shape) < 0:
             raise _damaged()
+        return bits, shape, self._data({1: 1, 2: 1}, 1 << 12)[1]
+
+    def walk(self, depth: int) -> None:
+        """Pass over the array and the arrays inside it."""
+        bits, dims, _ = self.head()
+        kind = bits & 0xFF
         total = math.prod(dims)
-        self._data({1: 1, 2: 1}, 1 << 12)  # its name
         parts = 2 if bits & _COMPLEX else 1
         if kind in _NUMBERS:
             for _ in range(parts):
@@ -206,56 +222,8 @@ class _Walk:
 
     def _elements(self, count: int, depth: int) -> None:
         for _ in range(count):  # a count that is a lie ends at the end of the file
-            self.element(depth + 1)
-
-
-_HEAD = 1 << 12  # bytes that hold flags, dimensions and name of an array
-
-
-def mat_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shape by name, in the order of the file; a RecordingError where it is not such a file."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    with opened(path) as (read, stamp):
-        start = read(0, min(128, stamp.size))
-        if len(start) < 128 or start[126:128] not in (b"IM", b"MI"):
-            raise RecordingError("format", "no MATLAB file of version 5 to 7.2; save it with -v6 or -v7")
-        order = "<" if start[126:128] == b"IM" else ">"
-        place = 128
-        while place + 8 <= stamp.size:
-            kind, size = struct.unpack(order + "II", read(place, 8))
-            if kind not in (_MATRIX, _COMPRESSED) or place + 8 + size > stamp.size:
+            kind, size, data = self._tag()
+            if kind != _MATRIX or data is not None or depth >= _DEEPEST:
                 raise _damaged()
-            head = read(place + 8, min(size, _HEAD))
-            if kind == _COMPRESSED:
-                head = _inflated(head)[8:]  # without the tag of the matrix inside
-            name, shape = _name_and_shape(head, order)
-            shapes[name] = shape
-            place += 8 + size
-    return shapes
-
-
-def _inflated(data: bytes) -> bytes:
-    try:
-        return zlib.decompressobj().decompress(data, _HEAD)
-    except zlib.error:
-        raise _damaged() from None
-
-
-def _name_and_shape(head: bytes, order: str) -> tuple[str, tuple[int, ...]]:
-    """What follows the tag of a matrix: 16 bytes of flags, the dimensions, the name."""
-    try:
-        kind, size = struct.unpack_from(order + "II", head, 16)
-        if kind != 5 or not 8 <= size <= 128 or size % 4:
-            raise _damaged()
-        shape = struct.unpack_from(f"{order}{size // 4}i", head, 24)
-        place = 24 + size + -size % 8
-        kind, size = struct.unpack_from(order + "II", head, place)
-    except struct.error:
-        raise _damaged() from None
-    place += 8
-    if kind >> 16:  # a short name lies in the tag itself
-        place, size = place - 4, kind >> 16
-    name = head[place : place + size]
-    if len(name) < size or min(shape) < 0:
-        raise _damaged()
-    return name.decode("latin-1"), shape
+            if size:
+                self.walk(depth + 1)

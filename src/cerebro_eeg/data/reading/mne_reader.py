@@ -1,9 +1,11 @@
-"""A Recording from what MNE gives: a Raw or an Epochs object, the user's own or read from a file.
+"""Makes a Recording of a Raw or an Epochs object of MNE, the user's own or one read from a file.
 
-MNE has volts; they become microvolts here, once. Its types of channels are the file's word on what is *not* EEG: a
-label that names an electrode is left out, with a Fault, where its type is another, because MNE scales only EEG to
-volts; that a type says EEG proves nothing (most readers say so of all), and the label decides. Cuts are made at joins
-and pauses; what MNE filled in for samples that were never recorded is left out. Joins have no length in MNE's time.
+MNE has volts; they become microvolts here, once. A channel type other than EEG is believed: a channel with the label of
+an electrode and another type is left out, with a Fault, because MNE scales only EEG to volts. The type EEG proves
+nothing, since most readers give it to all channels; then the label decides.
+
+Segments are cut at joins and pauses, and samples that MNE filled in for unrecorded time are left out. Joins have no
+length in MNE's time.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_eeg.channels.names import biosemi_blocks, clean, read
+from cerebro_eeg.channels.names import biosemi_blocks, clean, read_label
 from cerebro_eeg.channels.report import ChannelMatch, listed
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS
@@ -40,11 +42,11 @@ def from_raw(
     joins: Sequence[int] = (),
     faults: Sequence[Fault] = (),
 ) -> Recording:
-    """A Recording of an ``mne.io.BaseRaw``; samples stay where they are until they are read.
+    """Make a Recording of an ``mne.io.BaseRaw``; samples stay where they are until they are read.
 
     Parameters
     ----------
-    scales : microvolts of one unit of what MNE gives, for each channel; None where the file does not say.
+    scales : factor from MNE's numbers to microvolts for each channel; None where the file does not say.
     joins : samples, beside those that annotations mark, that do not follow the one before.
     """
     with quietly() as warned:
@@ -72,7 +74,7 @@ def from_raw(
 
 
 def from_epochs(epochs: Any, policy: ChannelPolicy, unit: str | None = None, faults: Sequence[Fault] = ()) -> Recording:
-    """A Recording of ``mne.BaseEpochs``: each epoch is a segment, with one event over all of it that has its name.
+    """Make a Recording of ``mne.BaseEpochs``; each epoch is a segment with one event over all of it that has its name.
 
     Epochs follow each other in a time of their own, because events of decimated epochs no longer tell when they were.
     """
@@ -114,7 +116,7 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
     lost = {
         clean(label): kind
         for label, kind in zip(labels, kinds, strict=True)
-        if kind != "eeg" and read(label, blocks, policy.bipolar_ears).channel is not None
+        if kind != "eeg" and read_label(label, blocks, policy.bipolar_ears).channel is not None
     }
     if lost:
         named = listed(list(lost), lost)
@@ -128,7 +130,7 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
 def _scales(
     source: Any, match: ChannelMatch, unit: str | None, scales: Scales | None
 ) -> tuple[list[float], tuple[Fault, ...]]:
-    """Microvolts of one unit of what MNE gives, for each column."""
+    """Return the factor from MNE's numbers to microvolts for each column."""
     found, assumed = [], []
     for index in match.index:
         channel = source.info["chs"][index]
@@ -158,7 +160,7 @@ def _events(annotations: Any, first_time: float) -> tuple[Event, ...]:
 def _pieces(
     raw: Any, events: Sequence[Event], sfreq: float, count: int, joins: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Stretches of the samples without a join, a pause or a time that was never recorded."""
+    """Return the stretches of samples without a join, a pause or unrecorded time."""
     cuts, holes = set(joins), []
     gdf = type(raw).__name__ == "RawGDF"
     for event in events:
@@ -189,7 +191,7 @@ def _check_range(start: int, stop: int, most: int) -> None:
 
 
 class RawSamples:
-    """``read`` of a Recording of an MNE Raw object."""
+    """The ``read`` function of a Recording of an MNE Raw object."""
 
     def __init__(
         self, raw: Any, index: Sequence[int], scales: Sequence[float], pieces: Sequence[tuple[int, int]]
@@ -199,7 +201,7 @@ class RawSamples:
         self._count = sum(stop - start for start, stop in pieces)
 
     def __call__(self, start: int, stop: int) -> Samples:
-        """Samples ``start`` to ``stop`` (exclusive), counted over the pieces."""
+        """Return samples ``start`` to ``stop`` (exclusive), counted over the pieces."""
         _check_range(start, stop, self._count)
         out = np.empty((stop - start, len(self._index)), np.float32)
         rows = max(1, _BLOCK // len(self._raw.ch_names))
@@ -219,14 +221,14 @@ class RawSamples:
 
 
 class EpochSamples:
-    """``read`` of a Recording of MNE Epochs, which follow each other."""
+    """The ``read`` function of a Recording of MNE Epochs, which follow each other."""
 
     def __init__(self, epochs: Any, index: Sequence[int], scales: Sequence[float], length: int, count: int) -> None:
         self._epochs, self._index, self._length, self._count = epochs, list(index), length, count
         self._scales = np.array(scales)
 
     def __call__(self, start: int, stop: int) -> Samples:
-        """Samples ``start`` to ``stop`` (exclusive), counted over all epochs."""
+        """Return samples ``start`` to ``stop`` (exclusive), counted over all epochs."""
         _check_range(start, stop, self._count * self._length)
         n = self._length
         out = np.empty((stop - start, len(self._index)), np.float32)

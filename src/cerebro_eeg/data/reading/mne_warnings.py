@@ -1,7 +1,7 @@
-"""What MNE says, without what it must not say: its errors and warnings, cleaned of paths, names and dates.
+"""Passes on errors and warnings of MNE without paths, names and dates.
 
-Messages of MNE quote file names and header fields. Of a message only the words are kept that stand in the source of the
-module that spoke, as text; whatever came from the file becomes "...".
+Messages of MNE quote file names and header fields. Only words that stand as text in the source of the module that
+raised the message are kept. Everything else came from the file and becomes "...".
 """
 
 import ast
@@ -26,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z_\-]+")
 _KNOWN: tuple[tuple[str, Fault | None], ...] = (
     (r"does not conform to MNE naming", None),
     (r"contains 'boundary' events", None),  # we cut there
-    (r"Unsupported physical dimension", None),  # gdf_header reads the unit
+    (r"Unsupported physical dimension", None),  # header_checks reads the unit
     (r"cutoff frequency|different (?:high|low)pass filters|Estimating.*filter", None),
     (r"(?:measurement|meas\w*|birth|record\w*).? ?date|No PNT file|patient information", None),  # never used
     (
@@ -44,7 +44,7 @@ _KNOWN: tuple[tuple[str, Fault | None], ...] = (
 
 @contextlib.contextmanager
 def quietly(what: str = "read") -> Iterator[list[Fault]]:
-    """Nothing is printed or logged; warnings become faults of the list, an exception a RecordingError ``mne``."""
+    """Silence prints and logs; warnings become faults of the yielded list, an exception a RecordingError ``mne``."""
     faults: list[Fault] = []
     logger = logging.getLogger("mne")
     with _LOCK, warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
@@ -78,7 +78,7 @@ def _as_fault(message: str) -> Fault | None:
 
 
 def _said(error: BaseException) -> str:
-    """The type of an exception, the module of MNE it came from, and its first line as far as that module wrote it."""
+    """Return the type of an exception, the module of MNE that raised it, and the safe words of its first line."""
     place = _last_of_mne(error.__traceback__)
     if place is None:
         return type(error).__name__
@@ -99,7 +99,7 @@ def _last_of_mne(trace: TracebackType | None) -> Path | None:
 
 
 def _root() -> Path | None:
-    """The folder of MNE, where it is loaded: pyxdf does without."""
+    """Return the folder of MNE if it is loaded; pyxdf works without it."""
     file = getattr(sys.modules.get("mne"), "__file__", None)
     return Path(file).parent if file else None
 
@@ -116,7 +116,7 @@ def _cleaned(message: str, known: frozenset[str]) -> str:
 
 @functools.cache
 def _words(file: Path) -> frozenset[str]:
-    """Words of the texts in a source file, documentation apart."""
+    """Return the words of the texts in a source file, without its documentation."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -132,6 +132,6 @@ def _words(file: Path) -> frozenset[str]:
 
 @functools.cache
 def _all_words(root: Path | None) -> frozenset[str]:
-    """Words of all readers: a warning does not say which of them it came from."""
+    """Return the words of all readers, because a warning does not say which of them it came from."""
     files = [*root.glob("io/*/*.py"), *root.glob("_fiff/*.py")] if root is not None else []
     return frozenset().union(*(_words(file) for file in files if file.parent.name != "tests"))

@@ -1,11 +1,11 @@
-"""Recording: what every reader gives, whatever the file was. Microvolts, time-major, with its gaps, events and faults.
+"""Recording: the value that every reader returns, whatever the file was, and the policy for its channels.
 
-A recording is read in pieces, because a file of 24 hours need not fit into memory. Samples are numbered as they lie in
-the file; a segment is a stretch of them without a gap, and only within one are neighbours a sampling interval apart.
+A recording has microvolts, time-major, with its gaps, events and faults. It is read in pieces, because a file of 24
+hours need not fit into memory. Samples are numbered as they lie in the file. A segment is a stretch of them without a
+gap; only within a segment are neighbours one sampling interval apart.
 
-ChannelPolicy: how the labels of a recording become channels, as one value that every reader takes.
-
-Its fields are the arguments of ``channels.match.match``, where they are explained, and ``keep`` and ``names``.
+ChannelPolicy says how the labels of a recording become channels. Its fields are the arguments of
+``channels.match.match``, which explains them, and ``keep`` and ``names``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
-from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read
+from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read_label
 from cerebro_eeg.channels.report import listed
 from cerebro_eeg.errors import ChannelError
 
@@ -24,17 +24,17 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Segment:
-    """Samples ``start`` to ``stop`` (exclusive), one sampling interval apart from each to the next."""
+    """Samples ``start`` to ``stop`` (exclusive), each one sampling interval after the one before."""
 
     start: int
     stop: int
     onset: float
-    """Seconds from the start of the recording to the first of them."""
+    """Seconds from the start of the recording to the first of these samples."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was marked: an annotation, a trigger, a label."""
+    """A marked moment or time span: an annotation, a trigger, a label."""
 
     onset: float
     """Seconds from the start of the recording."""
@@ -45,31 +45,31 @@ class Event:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is wrong with a file and was mended or lived with; what cannot be is a RecordingError."""
+    """A defect of a file that was mended or tolerated; a defect that cannot be is a RecordingError."""
 
     code: str
-    """One word, the same for the same fault in every file."""
+    """One word, the same for the same defect in every file."""
     note: str
     """One line for a person; names no patient, no path."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """An open recording. ``read(start, stop)`` gives samples (time, channel) as float32 microvolts."""
+    """An open recording; ``read(start, stop)`` returns samples (time, channel) as float32 microvolts."""
 
     sfreq: float
     match: ChannelMatch
-    """What became of every label; ``match.channels`` are the columns."""
+    """The outcome of every label; ``match.channels`` are the columns."""
     segments: tuple[Segment, ...]
     read: Callable[[int, int], Samples]
     events: tuple[Event, ...] = ()
     faults: tuple[Fault, ...] = ()
     subject: str | None = None
-    """As the recipe or the user says; never read from a header."""
+    """Given by the recipe or the user, never read from a header."""
 
     @property
     def samples(self) -> int:
-        """All samples, over all segments."""
+        """Number of samples over all segments."""
         return self.segments[-1].stop if self.segments else 0
 
     @property
@@ -77,10 +77,16 @@ class Recording:
         """Seconds of signal; gaps do not count."""
         return sum(s.stop - s.start for s in self.segments) / self.sfreq
 
+    @property
+    def end(self) -> float:
+        """Seconds from the start of the recording to its last sample; gaps count."""
+        last = self.segments[-1]
+        return last.onset + (last.stop - last.start) / self.sfreq
+
 
 @dataclass(frozen=True)
 class ChannelPolicy:
-    """The policies of ``channels.match``; the defaults refuse whatever is not understood."""
+    """The policies of ``channels.match``; the defaults refuse labels that are not understood."""
 
     unknown: str = "error"
     untrained: str = "error"
@@ -90,12 +96,12 @@ class ChannelPolicy:
     pick: Sequence[str] | None = None
     """Labels or channels that the recording must have; all others are left out."""
     keep: Collection[str] | None = None
-    """Channels to keep where the recording has them, in any spelling; the others are left out, and one must stay."""
+    """Channels to keep where the recording has them, in any spelling; at least one must be there."""
     max_channels: int = 64
     too_many: str = "error"
     limit_mm: float = NEAREST_MM
     names: Mapping[str, str] | None = None
-    """What labels mean that say nothing themselves: {"EXG Channel 0": "Fp1"}; used before any other rule."""
+    """The channels that bare labels stand for, {"EXG Channel 0": "Fp1"}; used before any other rule."""
 
     def __post_init__(self) -> None:
         if self.pick is not None and self.keep is not None:
@@ -144,7 +150,7 @@ class ChannelPolicy:
             raise ChannelError(f"keep must name electrodes or pairs of them, got {listed(strange)}; mend these names")
         wanted = {reading.channel for reading in readings}
         blocks = biosemi_blocks(labels)
-        present = [label for label in labels if read(label, blocks, self.bipolar_ears).channel in wanted]
+        present = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
         if not present:
             raise ChannelError(
                 f"none of the {len(wanted)} channels to keep is among the {len(labels)} labels; add some"

@@ -1,26 +1,25 @@
-"""When samples were taken, from the time stamps or counters that a device wrote beside them: segments, gaps, the rate.
+"""Reads the tables that headsets write: Muse (muse-lsl), Emotiv EPOC (its SDK) and OpenBCI (its GUI, version 5).
 
-Stamps are taken by a computer and jitter, most when samples arrive in packets; the device's own clock does not. So time
-within a segment runs at the device's nominal rate, and stamps only show where samples are missing, and how many.
+The names of the columns tell which device it is; any other table is refused. A text cannot be read from its middle, so
+the EEG columns are held in memory as float32. Muse takes 14 MB per hour, and opening takes 100 MB per hour for a
+moment, measured on 4 h.
 
-Reads a table of numbers from a text file (CSV, also gzipped): header, then columns, strictly.
+The text is CSV, also gzipped, and is read strictly and in blocks. A missing value becomes NaN. A value that is no
+number is refused, and so is a row with another number of columns, except a last row that was cut. Semicolons and tabs
+separate as well; with them a comma is a decimal comma. Errors name row and column and never quote the value.
 
-A value that is missing becomes NaN, one that is no number is refused; so is a row with another number of columns, but
-for a last one that was cut. Semicolons and tabs separate as well, and with them a decimal comma is read as what it is.
-The text is read in blocks; only the columns that are asked for are kept. Errors say row and column, not what is there.
+Time comes from the time stamps or counters beside the samples. A computer takes the stamps, and they jitter, most when
+samples arrive in packets; the device's own clock does not. So time within a segment runs at the device's nominal rate,
+and stamps only show where samples are missing, and how many.
 
-The tables that headsets write: Muse (muse-lsl), Emotiv EPOC (its SDK) and OpenBCI (its GUI, version 5).
-
-Which one it is, the columns say; any other table is refused. A text cannot be read from its middle, so its EEG columns
-are held in memory as float32 (Muse: 14 MB an hour; opening takes 100 MB an hour for a moment, measured on 4 h). The
-units are the devices' own, as documented:
+The units are those that the makers document:
 
 Muse: microvolts, "12 bits on a 2 mVpp range", 256 Hz (github.com/alexandrebarachant/muse-lsl, muselsl/muse.py and
 constants.py). Emotiv: "expressed in microvolts but converted directly from a 14-bit unsigned integer", with a floating
 level of about 4200 uV that stays in the samples (emotiv.com/knowledge-base/what-do-the-values-from-the-sensors-mean-2,
 emotiv.gitbook.io/emotivpro-v3); EPOC 128 Hz, COUNTER goes from 0 to 128. OpenBCI: microvolts, the rate in the head
 (docs.openbci.com/Software/OpenBCISoftware/GUIDocs, "%Other Columns = EEG data in microvolts" in older files); Cyton's
-Sample Index goes from 0 to 255. Its channels have numbers, not places: ``ChannelPolicy.names`` must say what they are.
+Sample Index goes from 0 to 255. Its channels have numbers and no places, so ``ChannelPolicy.names`` must name them.
 """
 
 import contextlib
@@ -48,11 +47,11 @@ _HALF = 0.5  # samples: as in EDF+, a time that is off by less is no gap
 
 
 def steps(counter: NDArray[np.float64], cycle: int) -> NDArray[np.int64]:
-    """How many samples later each sample is than the one before, by a counter that goes 0 ... cycle - 1, 0 ..."""
+    """Return by how many samples each sample follows the one before, from a counter 0 ... cycle - 1, 0 ..."""
     if not np.isfinite(counter).all() or (counter != np.round(counter)).any():
         raise RecordingError("counter", "the counter of samples has values that are not whole numbers; export it anew")
     found: NDArray[np.int64] = np.mod(np.diff(counter.astype(np.int64)), cycle)
-    if (found == 0).any():  # the sample came twice, or a whole round is missing; nobody can tell
+    if (found == 0).any():  # the sample came twice, or a whole round is missing; these look alike
         raise RecordingError("counter", "the counter of samples stands still; were the same samples written twice?")
     return found
 
@@ -60,11 +59,11 @@ def steps(counter: NDArray[np.float64], cycle: int) -> NDArray[np.int64]:
 def timeline(
     stamps: NDArray[np.float64] | None, rate: float, count: int, later: NDArray[np.int64] | None = None
 ) -> tuple[tuple[Segment, ...], tuple[Fault, ...]]:
-    """Segments of ``count`` samples at ``rate``, and faults.
+    """Return the segments of ``count`` samples at ``rate``, and faults.
 
     Parameters
     ----------
-    stamps : seconds, one a sample, never falling.
+    stamps : seconds per sample, never falling.
     later : from ``steps``: a 1 where a sample follows the one before.
     """
     if count == 0:
@@ -106,10 +105,10 @@ def _checked(stamps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _jumps(stamps: NDArray[np.float64], number: NDArray[np.int64], rate: float) -> tuple[NDArray[np.float64], float]:
-    """Samples missing in front of each sample but the first, 0 where none is; and the jitter in samples.
+    """Return the samples missing in front of each sample but the first, 0 where none is, and the jitter in samples.
 
-    The delay of a stamp behind its sample wanders. A gap is where every delay of the second behind is larger than every
-    delay of the second before: packets that arrive late go back to the old delay, lost samples never do.
+    The delay of a stamp behind its sample wanders. At a gap, every delay of the following second is larger than every
+    delay of the second before. Packets that arrive late go back to the old delay; lost samples never do.
     """
     delay = (stamps - stamps[0]) * rate - number
     if len(delay) < 2:
@@ -130,7 +129,7 @@ def _jumps(stamps: NDArray[np.float64], number: NDArray[np.int64], rate: float) 
 
 
 def _check_rate(stamps: NDArray[np.float64], missing: NDArray[np.float64], rate: float) -> None:
-    """The stamps must agree with the nominal rate, once what is missing is taken out."""
+    """Check that the stamps agree with the nominal rate, once missing samples are accounted for."""
     if len(stamps) < 4 * rate:  # too short to tell
         return
     span = stamps[-1] - stamps[0]
@@ -150,21 +149,21 @@ _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
 
 
 @dataclass(frozen=True)
-class Head:
-    """What comes in front of the numbers."""
+class TableHead:
+    """The lines in front of the numbers."""
 
     comments: tuple[str, ...]
-    """Lines that begin with %, without it."""
+    """Lines that begin with %, without the %."""
     columns: tuple[str, ...]
     separator: str
 
 
-Columns = Callable[[Sequence[int], Sequence[int]], "Table"]
+Columns = Callable[[Sequence[int], Sequence[int]], "CsvTable"]
 
 
 @dataclass(frozen=True)
-class Table:
-    """The columns that were asked for, (row, column)."""
+class CsvTable:
+    """The requested columns, (row, column)."""
 
     samples: NDArray[np.float32]
     exact: NDArray[np.float64]
@@ -172,8 +171,8 @@ class Table:
 
 
 @contextlib.contextmanager
-def opened_table(path: Path) -> Iterator[tuple[Head, Columns]]:
-    """The head of a table, and a function that reads columns: those with samples, and those that need 64 bits."""
+def opened_table(path: Path) -> Iterator[tuple[TableHead, Columns]]:
+    """Yield the head of a table, and a function that reads columns: those with samples, and those that need 64 bits."""
     with opened(path):  # a folder, a pipe or a file that cannot be read ends here
         pass
     packed = False
@@ -206,7 +205,7 @@ def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
             raise RecordingError("text", f"line {number} is no UTF-8; expected a table in UTF-8") from None
 
 
-def _head(lines: Iterator[str]) -> Head:
+def _head(lines: Iterator[str]) -> TableHead:
     comments = []
     for line in lines:
         text = line.strip()
@@ -215,11 +214,11 @@ def _head(lines: Iterator[str]) -> Head:
         elif text:
             separator = max(",;\t", key=text.count)
             columns = tuple(field.strip().strip('"').strip() for field in text.split(separator))
-            return Head(tuple(comments), columns, separator)
+            return TableHead(tuple(comments), columns, separator)
     raise RecordingError("empty", "no line that names columns")
 
 
-def _body(lines: Iterator[str], head: Head, samples: list[int], exact: list[int]) -> Table:
+def _body(lines: Iterator[str], head: TableHead, samples: list[int], exact: list[int]) -> CsvTable:
     parts: list[tuple[NDArray[np.float32], NDArray[np.float64]]] = []
     faults: list[Fault] = []
     done, commas = 0, 0
@@ -242,18 +241,18 @@ def _body(lines: Iterator[str], head: Head, samples: list[int], exact: list[int]
         faults.append(Fault("decimal_comma", f"{commas} numbers have a comma; read as a decimal point"))
     if not done:
         raise RecordingError("empty", "columns, but not one row of numbers")
-    return Table(np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts]), tuple(faults))
+    return CsvTable(np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts]), tuple(faults))
 
 
-def _without_cut_row(block: list[str], head: Head) -> tuple[list[str], bool]:
+def _without_cut_row(block: list[str], head: TableHead) -> tuple[list[str], bool]:
     while block and not block[-1].strip():
         block = block[:-1]
-    # A last line without an end may lack fields, or digits: a number of which half is missing looks like any other.
+    # A last line without an end may lack fields, or digits: half of a number looks like any other number.
     cut = bool(block) and not block[-1].endswith("\n") and block[-1].count(head.separator) != len(head.columns) - 1
     return (block[:-1] if cut else block), cut
 
 
-def _parsed(block: list[str], head: Head, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
+def _parsed(block: list[str], head: TableHead, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
     separators = len(head.columns) - 1
     for number, line in enumerate(block):
         if line.count(head.separator) != separators:
@@ -270,7 +269,7 @@ def _parsed(block: list[str], head: Head, wanted: Sequence[int], done: int) -> N
         return _parsed_slowly(block, head, wanted, done)
 
 
-def _parsed_slowly(block: list[str], head: Head, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
+def _parsed_slowly(block: list[str], head: TableHead, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
     out = np.empty((len(block), len(wanted)))
     for number, line in enumerate(block):
         fields = [field.strip().strip('"').strip() for field in line.split(head.separator)]
@@ -293,15 +292,15 @@ _EXG = re.compile(r"EXG Channel \d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Device:
-    """What a head says of its table. Columns are numbers; -1 where there is none."""
+class TableLayout:
+    """Which columns of a table hold what, by number; -1 where there is none."""
 
     eeg: tuple[int, ...]
     rate: float
     stamps: int = -1
     counter: int = -1
     cycles: tuple[int, ...] = ()
-    """How far the counter may count; the one that fits is taken."""
+    """Possible lengths of the counter's cycle; the one that fits is taken."""
     marker: int = -1
     interpolated: int = -1
 
@@ -331,8 +330,8 @@ def open_csv(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
     return replace(recording, faults=(*faults, *amplitude_faults(recording)))
 
 
-def recognise(head: Head) -> Device:
-    """Whose table it is, by its head."""
+def recognise(head: TableHead) -> TableLayout:
+    """Find out by its head which device wrote a table."""
     for what in (_muse, _emotiv, _openbci):
         device = what(head)
         if device is not None:
@@ -344,18 +343,18 @@ def recognise(head: Head) -> Device:
     )
 
 
-def _muse(head: Head) -> Device | None:
+def _muse(head: TableHead) -> TableLayout | None:
     if not {"timestamps", *_MUSE} <= set(head.columns):
         return None
     marker = next((i for i, name in enumerate(head.columns) if re.fullmatch(r"Marker\d*", name)), -1)
-    return Device(tuple(_one(head, name) for name in _MUSE), 256.0, stamps=_one(head, "timestamps"), marker=marker)
+    return TableLayout(tuple(_one(head, name) for name in _MUSE), 256.0, stamps=_one(head, "timestamps"), marker=marker)
 
 
-def _emotiv(head: Head) -> Device | None:
+def _emotiv(head: TableHead) -> TableLayout | None:
     if not {*_EPOC, "COUNTER"} <= set(head.columns):
         return None
     interpolated = _one(head, "INTERPOLATED") if "INTERPOLATED" in head.columns else -1
-    return Device(
+    return TableLayout(
         tuple(_one(head, name) for name in _EPOC),
         128.0,
         counter=_one(head, "COUNTER"),
@@ -364,7 +363,7 @@ def _emotiv(head: Head) -> Device | None:
     )
 
 
-def _openbci(head: Head) -> Device | None:
+def _openbci(head: TableHead) -> TableLayout | None:
     if not any(line.casefold().startswith("openbci") for line in head.comments):
         return None
     eeg = tuple(i for i, name in enumerate(head.columns) if _EXG.fullmatch(name))
@@ -385,7 +384,7 @@ def _openbci(head: Head) -> Device | None:
     board = next((line for line in head.comments if line.startswith("Board")), "")
     cyton = "Cyton" in board and "Daisy" not in board
     marker = next((i for i, name in enumerate(head.columns) if name == "Marker Channel"), -1)
-    return Device(
+    return TableLayout(
         eeg,
         rate,
         stamps=_one(head, "Timestamp"),
@@ -395,14 +394,14 @@ def _openbci(head: Head) -> Device | None:
     )
 
 
-def _one(head: Head, name: str) -> int:
+def _one(head: TableHead, name: str) -> int:
     if head.columns.count(name) != 1:
         raise RecordingError("columns", f"the column {name} is there {head.columns.count(name)} times; keep one")
     return head.columns.index(name)
 
 
 def _cycle(counter: NDArray[np.float64], cycles: Sequence[int]) -> int:
-    """The cycle that the highest count is the last of, or the first one where the recording is shorter than one."""
+    """Return the cycle that ends with the highest count; the first one where the recording is shorter than a cycle."""
     highest = float(np.nanmax(counter, initial=0.0))
     if highest >= max(cycles) or np.nanmin(counter, initial=0.0) < 0:
         raise RecordingError(
@@ -412,7 +411,7 @@ def _cycle(counter: NDArray[np.float64], cycles: Sequence[int]) -> int:
 
 
 def _events(marker: NDArray[np.float64] | None, segments: Sequence[Segment], rate: float) -> tuple[Event, ...]:
-    """Where the marker changes to another number than 0."""
+    """Return an event wherever the marker changes to a number other than 0."""
     if marker is None:
         return ()
     value = np.nan_to_num(marker)
@@ -426,13 +425,13 @@ def _events(marker: NDArray[np.float64] | None, segments: Sequence[Segment], rat
 
 
 class ArraySamples:
-    """``read`` of a Recording whose samples (time, channel) are in memory."""
+    """The ``read`` function of a Recording whose samples (time, channel) are in memory."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def __call__(self, start: int, stop: int) -> Samples:
-        """Samples ``start`` to ``stop`` (exclusive), a copy."""
+        """Return a copy of samples ``start`` to ``stop`` (exclusive)."""
         if not 0 <= start <= stop <= len(self._samples):
             raise InputError(f"samples {start} to {stop} were asked for; the recording has 0 to {len(self._samples)}")
         return self._samples[start:stop].copy()

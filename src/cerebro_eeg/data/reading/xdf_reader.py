@@ -74,7 +74,7 @@ def open_xdf(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
 
 
 def _text(node: Mapping[str, Any], key: str) -> str:
-    """pyxdf gives every element of its XML as a list of one."""
+    """Return the text of an element; pyxdf gives every element of its XML as a list of one."""
     value = node.get(key)
     while isinstance(value, list):
         value = value[0] if value else None

@@ -1,7 +1,7 @@
-"""A folder of simulated subjects: EDF+ files, one CSV of labels a task, and the truth behind them.
+"""A folder of simulated subjects: EDF+ files, one CSV of labels per task, and the truth behind them.
 
-``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The tables have the columns that the recipe ``folder``
-reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
+It holds ``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The tables have the columns that the recipe
+``folder`` reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
 """
 
 import csv
@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.simulation.edf_writer import write_edf
+from cerebro_eeg.data.reading.edf_writer import write_edf
 from cerebro_eeg.data.simulation.head import montage_of
-from cerebro_eeg.data.simulation.recording import LABELS, Simulated, Task, simulate_recording
+from cerebro_eeg.data.simulation.recording import LABELS, Simulated, SimulatedTask, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
 from cerebro_eeg.files import write_text
 
 TARGETS = tuple(f"target_{name}" for name in ANGLES)
 ANGLE_SECONDS = 0.1  # a row of joint angles
-Row = tuple[object, ...]
+CsvRow = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One file to come."""
+class SimulationPlan:
+    """One file to be simulated."""
 
     subject: int
     id: str
     split: str
-    task: Task
+    task: SimulatedTask
     montage: str
     sfreq: int
 
@@ -38,19 +38,21 @@ class Plan:
         return f"{self.id}/{self.id}_{self.task}.edf"
 
 
-def plan(subjects: int, tasks: Sequence[Task], montages: Sequence[str], rates: Sequence[int]) -> tuple[Plan, ...]:
-    """All files; montages and rates go round the subjects. Without rates, a montage has its own."""
+def plan(
+    subjects: int, tasks: Sequence[SimulatedTask], montages: Sequence[str], rates: Sequence[int]
+) -> tuple[SimulationPlan, ...]:
+    """List all files; montages and rates rotate over the subjects. Without rates, a montage has its own."""
     found = []
     for number in range(subjects):
         montage = montages[number % len(montages)]
         sfreq = rates[number % len(rates)] if rates else montage_of(montage).sfreq
         name = f"sub-{number + 1:0{max(2, len(str(subjects)))}d}"
-        found += [Plan(number, name, split_of(number, subjects), task, montage, sfreq) for task in tasks]
+        found += [SimulationPlan(number, name, split_of(number, subjects), task, montage, sfreq) for task in tasks]
     return tuple(found)
 
 
 def split_of(number: int, subjects: int) -> str:
-    """By subject: a fifth for testing, a fifth for validation, at least one each where there are three or more."""
+    """Return the split of a subject: a fifth tests, a fifth validates, at least one each among three or more."""
     fifth = max(1, round(subjects / 5))
     if subjects >= 2 and number >= subjects - fifth:
         return "test"
@@ -58,10 +60,15 @@ def split_of(number: int, subjects: int) -> str:
 
 
 def write_corpus(
-    out: Path, plans: Sequence[Plan], seed: int, seconds: int, mains: float, progress: Callable[[int, int], None]
+    out: Path,
+    plans: Sequence[SimulationPlan],
+    seed: int,
+    seconds: int,
+    mains: float,
+    progress: Callable[[int, int], None],
 ) -> None:
     """Simulate and write every file of the plan, then the tables."""
-    tables: dict[Task, list[Row]] = {}
+    tables: dict[SimulatedTask, list[CsvRow]] = {}
     truth: list[dict[str, object]] = []
     people: dict[str, dict[str, object]] = {}
     for done, item in enumerate(plans):
@@ -81,7 +88,7 @@ def write_corpus(
     progress(len(plans), len(plans))
 
 
-def _rows(item: Plan, made: Simulated) -> Iterator[Row]:
+def _rows(item: SimulationPlan, made: Simulated) -> Iterator[CsvRow]:
     start = (item.file, item.id, item.split)
     for event in made.events:
         if event.name in LABELS[item.task]:
@@ -93,7 +100,7 @@ def _rows(item: Plan, made: Simulated) -> Iterator[Row]:
             yield (*start, *edges, *(round(float(value), 3) for value in middle))
 
 
-def _truth(item: Plan, made: Simulated, seconds: int) -> dict[str, object]:
+def _truth(item: SimulationPlan, made: Simulated, seconds: int) -> dict[str, object]:
     return {
         "file": item.file,
         "subject": item.id,

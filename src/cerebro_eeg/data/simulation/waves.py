@@ -1,14 +1,13 @@
-"""Time courses: rhythms that wax and wane, noise of a band, gates, blinks, spikes and waves, joint angles.
+"""Time courses of sources, and the background of cortex, electrodes and mains.
 
-A course is a function of time that does not know the sampling rate: noise is drawn by frequency, from low to high, so
-a recording at 500 Hz is that at 250 Hz with the higher frequencies added.
+A course is a function of time that does not know the sampling rate: rhythms that wax and wane, noise of a band, gates,
+blinks, spikes and waves, joint angles. Noise is drawn by frequency, from low to high, so a recording at 500 Hz is the
+one at 250 Hz with the higher frequencies added.
 
-What has no name: activity of the whole cortex, the noise of electrodes and the mains.
-
-The background is made of wave fronts: each a noise whose power falls with frequency, and a rhythm of its own,
-which runs along a few places of the cortex with the delay of the way. So neighbours share it, those on the way later,
-and there are many fronts: no instant tells all, and the past of a channel tells some of its future. All of it is
-stationary and is added up by frequency, before one transform to time.
+The background of the cortex is made of wave fronts. Each front is a noise whose power falls with frequency, and a
+rhythm of its own, and runs along a few places of the cortex with the delay of the way. So neighbours share it, and
+later places show it later. There are many fronts: no instant tells all, and the past of a channel tells some of its
+future. The background is stationary and is added up by frequency, before one transform to time.
 """
 
 import math
@@ -20,16 +19,15 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.channels.electrodes import HEAD_MM
 from cerebro_eeg.data.reading.recording import Event
-from cerebro_eeg.data.simulation.head import Head, Subject, electrode_positions, generator, lead_field
+from cerebro_eeg.data.simulation.head import Floats, Head, Subject, electrode_positions, generator, lead_field
 
-Floats = NDArray[np.float64]
 Complex = NDArray[np.complex64]
 ANGLES = ("hip_left", "knee_left", "ankle_left", "hip_right", "knee_right", "ankle_right")
 
 
 @dataclass(frozen=True)
-class Clock:
-    """When samples are taken. Noise repeats after ``period`` seconds, which is later than the end."""
+class SampleTimes:
+    """The times of the samples. Noise repeats after ``period`` seconds, which is later than the end."""
 
     sfreq: int
     seconds: float
@@ -48,19 +46,19 @@ class Clock:
 
     @property
     def frequencies(self) -> Floats:
-        """Of the noise; below half the rate."""
+        """Frequencies of the noise, below half the rate."""
         return np.arange((self.period * self.sfreq + 1) // 2) / self.period
 
 
-def white(rng: np.random.Generator, clock: Clock, count: int) -> Complex:
-    """Spectra (frequency, count) of noise whose power is 1 for each Hz; ``to_time`` makes courses of them."""
+def white(rng: np.random.Generator, clock: SampleTimes, count: int) -> Complex:
+    """Return spectra (frequency, count) of noise whose power is 1 per Hz; ``to_time`` makes courses of them."""
     draws = rng.standard_normal((len(clock.frequencies), count, 2), np.float32)
     draws *= np.float32(math.sqrt(1 / (2 * clock.period)))
     return draws.view(np.complex64)[..., 0]
 
 
-def to_time(spectra_FC: Complex, clock: Clock) -> NDArray[np.float32]:
-    """Courses (time, count) with these spectra."""
+def to_time(spectra_FC: Complex, clock: SampleTimes) -> NDArray[np.float32]:
+    """Return courses (time, count) with these spectra."""
     from scipy import fft
 
     size = clock.period * clock.sfreq
@@ -69,10 +67,10 @@ def to_time(spectra_FC: Complex, clock: Clock) -> NDArray[np.float32]:
     return (fft.irfft(full_CF, size, axis=1)[:, : clock.samples] * np.float32(size / math.sqrt(2))).T
 
 
-def rhythm(rng: np.random.Generator, clock: Clock, bandwidth: float = 0.4) -> NDArray[np.complex128]:
-    """The slow amplitude and phase of a rhythm as a complex number at each time; the mean of its square is 1.
+def rhythm(rng: np.random.Generator, clock: SampleTimes, bandwidth: float = 0.4) -> NDArray[np.complex128]:
+    """Return the slow amplitude and phase of a rhythm as a complex number per time; the mean of its square is 1.
 
-    Of the given bandwidth in Hz (standard deviation), so its phase holds for about ``1 / (2 pi bandwidth)`` seconds.
+    ``bandwidth`` is a standard deviation in Hz, so the phase holds for about ``1 / (2 pi bandwidth)`` seconds.
     """
     most = math.ceil(4 * bandwidth * clock.period)
     offsets = np.arange(-most, most + 1)
@@ -85,18 +83,20 @@ def rhythm(rng: np.random.Generator, clock: Clock, bandwidth: float = 0.4) -> ND
     return (np.fft.ifft(spectrum) * size)[: clock.samples]
 
 
-def oscillation(envelope_T: NDArray[np.complex128], clock: Clock, hertz: float, delay: float, arch: float) -> Floats:
-    """A rhythm's course at a place that it reaches ``delay`` seconds later; ``arch`` is the share of its overtone.
+def oscillation(
+    envelope_T: NDArray[np.complex128], clock: SampleTimes, hertz: float, delay: float, arch: float
+) -> Floats:
+    """Return a rhythm's course at a place that it reaches ``delay`` seconds later; ``arch`` is the overtone's share.
 
-    The overtone keeps its phase to the fundamental, which makes pointed waves of it, as of mu.
+    The overtone keeps its phase to the fundamental, which makes pointed waves, like those of mu.
     """
     wave_T = envelope_T * np.exp(2j * math.pi * hertz * (clock.times - delay))
     size_T = np.maximum(np.abs(envelope_T), 1e-12)
     return wave_T.real + arch * (wave_T**2 / size_T).real
 
 
-def gate(events: Iterable[Event], clock: Clock, ramp: float = 0.4) -> Floats:
-    """1 during the events and 0 otherwise, passing over within ``ramp`` seconds around their edges."""
+def gate(events: Iterable[Event], clock: SampleTimes, ramp: float = 0.4) -> Floats:
+    """Return 1 during the events and 0 otherwise, with a transition of ``ramp`` seconds around their edges."""
     times_T, open_T = clock.times, np.zeros(clock.samples)
     for event in events:
         rise = np.clip((times_T - event.onset) / ramp + 0.5, 0, 1)
@@ -105,8 +105,8 @@ def gate(events: Iterable[Event], clock: Clock, ramp: float = 0.4) -> Floats:
     return open_T * open_T * (3 - 2 * open_T)
 
 
-def blinks(events: Iterable[Event], rng: np.random.Generator, clock: Clock) -> Floats:
-    """Lids that close fast and open slowly; the mean peak is 1, 0.1 s after the onset."""
+def blinks(events: Iterable[Event], rng: np.random.Generator, clock: SampleTimes) -> Floats:
+    """Return lids that close fast and open slowly; the mean peak is 1, 0.1 s after the onset."""
     course_T = np.zeros(clock.samples)
     for event in events:
         first = math.ceil(event.onset * clock.sfreq)
@@ -116,8 +116,8 @@ def blinks(events: Iterable[Event], rng: np.random.Generator, clock: Clock) -> F
     return course_T
 
 
-def spikes_and_waves(event: Event, clock: Clock, hertz: float, delay: float) -> Floats:
-    """A negative spike, then a negative wave, again and again, slowing by a tenth; about 1 from top to bottom."""
+def spikes_and_waves(event: Event, clock: SampleTimes, hertz: float, delay: float) -> Floats:
+    """Return negative spikes and negative waves in turn, slowing by a tenth; about 1 from top to bottom."""
     since_T = np.clip(clock.times - delay - event.onset, 0, event.duration)
     cycle_T = hertz * (1.05 * since_T - 0.05 * since_T**2 / max(event.duration, 1e-9)) % 1
     spike = np.exp(-(((cycle_T - 0.12) / 0.04) ** 2))
@@ -126,10 +126,11 @@ def spikes_and_waves(event: Event, clock: Clock, hertz: float, delay: float) -> 
     return (0.41 - spike + 0.3 * trough - wave) * gate([event], clock, 0.2)
 
 
-def angles(rng: np.random.Generator, clock: Clock, stride_hz: float, lead: float = 0.0) -> Floats:
-    """Degrees (time, angle) of hip, knee and ankle while walking, in the order of ``ANGLES``, ``lead`` seconds ahead.
+def angles(rng: np.random.Generator, clock: SampleTimes, stride_hz: float, lead: float = 0.0) -> Floats:
+    """Return degrees (time, angle) while walking, ``lead`` seconds ahead, in the order of ``ANGLES``.
 
-    Templates of two harmonics; pace and reach change slowly, the right leg walks half a stride behind the left.
+    The templates have two harmonics. Pace and reach change slowly, and the right leg walks half a stride behind the
+    left.
     """
     start, slow = rng.uniform(0, 1), rng.uniform(0, 2 * math.pi, 4)
     times_T = clock.times + lead
@@ -161,9 +162,9 @@ LOCAL_WIDTH_HZ = 0.3
 
 
 def potentials(
-    seed: int, subject: Subject, task: str, model: Head, electrodes: Sequence[str], clock: Clock
+    seed: int, subject: Subject, task: str, model: Head, electrodes: Sequence[str], clock: SampleTimes
 ) -> NDArray[np.float32]:
-    """Microvolts (time, electrode) of background and electrode noise, against infinity."""
+    """Return microvolts (time, electrode) of background and electrode noise, against infinity."""
     positions_KD3, moments_KD3 = _fronts(seed, subject)
     field_SE3 = lead_field(model, positions_KD3.reshape(-1, 3), electrode_positions(electrodes))
     field_KDE3 = field_SE3.reshape(STEPS, FRONTS, len(electrodes), 3)
@@ -186,9 +187,9 @@ def potentials(
 
 
 def mains(
-    seed: int, subject: Subject, task: str, hertz: float, electrodes: Sequence[str], clock: Clock
+    seed: int, subject: Subject, task: str, hertz: float, electrodes: Sequence[str], clock: SampleTimes
 ) -> NDArray[np.float32]:
-    """Microvolts (time, electrode) of the mains: much the same everywhere, of each electrode a little its own."""
+    """Return microvolts (time, electrode) of the mains, nearly the same everywhere, with a small part per electrode."""
     waves_TE = np.zeros((clock.samples, len(electrodes)), np.float32)
     if hertz >= clock.sfreq / 2:
         return waves_TE
@@ -200,7 +201,7 @@ def mains(
 
 
 def _fronts(seed: int, subject: Subject) -> tuple[Floats, Floats]:
-    """Places and moments (step, front, 3) along the way of each front; a subject's own, the same in every recording."""
+    """Return places and moments (step, front, 3) along the way of each front, fixed for a subject."""
     rng = generator(seed, subject.number, "cortex")
     start_D3 = _spread(FRONTS)
     axis_D3 = np.cross(start_D3, rng.standard_normal((FRONTS, 3)))
@@ -216,7 +217,7 @@ def _fronts(seed: int, subject: Subject) -> tuple[Floats, Floats]:
 
 
 def _spread(count: int) -> Floats:
-    """Directions spread evenly over the cortex, which ends a little below the level of the ears (golden spiral)."""
+    """Return directions spread evenly over the cortex, which ends a little below the ears (golden spiral)."""
     height = 1 - (np.arange(count) + 0.5) / count * 1.3
     turn = math.pi * (3 - math.sqrt(5)) * np.arange(count)
     width = np.sqrt(1 - height**2)
@@ -224,7 +225,7 @@ def _spread(count: int) -> Floats:
 
 
 def _falling(frequency_F: Floats, slope: float) -> NDArray[np.float32]:
-    """Power by frequency, falling with this power of it above the knee; from 1 to 40 Hz it sums to 1."""
+    """Return power by frequency, falling with this power of it above the knee; from 1 to 40 Hz it sums to 1."""
     power_F = (frequency_F >= 0.1) / (frequency_F**2 + KNEE_HZ**2) ** (slope / 2)
     grid = np.linspace(1, 40, 400)
     total = np.trapezoid(1 / (grid**2 + KNEE_HZ**2) ** (slope / 2), grid)
@@ -232,6 +233,6 @@ def _falling(frequency_F: Floats, slope: float) -> NDArray[np.float32]:
 
 
 def _peaks(frequency_F: Floats, hertz_D: Floats) -> NDArray[np.float32]:
-    """Power by frequency (frequency, front) around each front's own rhythm; sums to 1."""
+    """Return power by frequency (frequency, front) around each front's own rhythm; sums to 1."""
     off_FD = (frequency_F[:, None] - hertz_D) / LOCAL_WIDTH_HZ
     return (np.exp(-(off_FD**2) / 2) / (LOCAL_WIDTH_HZ * math.sqrt(2 * math.pi))).astype(np.float32)

@@ -1,13 +1,11 @@
-"""One recording on a Dask worker.
+"""Prepares a corpus on a Dask cluster: any number of machines that see store and sources under the same paths.
 
-While it runs, a task owns a shard whose name begins with its machine, so file locks need not work from one machine to
-another. It first looks whether a worker that died has stored the recording already. What goes wrong is returned, not
-raised: a worker would log the arguments of the task, and those have paths.
+A task is one recording. While it runs, it owns a shard whose name begins with its machine, so file locks need not work
+between machines. It first checks whether a worker that died has stored the recording already. Errors are returned and
+not raised, because a worker would log the arguments of the task, and those have paths.
 
-The same job on a Dask cluster: any number of machines that see the store and the sources under the same paths.
-
-A task is one recording (``dask_task.py``). A worker that dies is Dask's to replace, and its task to hand to another. A
-recording whose workers die each time, alone as well, is skipped with the reason ``crash``.
+Dask replaces a worker that dies and gives its task to another. A recording whose workers die each time, also when it
+runs alone, is skipped with the reason ``crash``.
 """
 
 import asyncio
@@ -41,33 +39,33 @@ from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a worker is sent with each recording: the job without what only finding its recordings needs."""
+class DaskTask:
+    """The message to a worker with each recording: the job without the function that finds recordings."""
 
     job: Job
     name: str
     run: str
-    """Another one for each run: what a worker remembers is of one run, because a store may be removed and made anew."""
+    """Differs for each run. A worker remembers facts of one run only, because a store may be removed and made anew."""
     version: str
     probe: Item | None
-    """A small recording that could be read where the work was given out."""
+    """A small recording that could be read on the machine that distributes the work."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a task ended."""
+    """The outcome of a task."""
 
     size: int
     refusal: str | None = None
-    """Why the run must stop: every other task would end alike."""
+    """Why the run must stop: every other task would end in the same way."""
 
 
 _one_at_a_time = threading.Lock()  # a worker may have several threads; a shard has one writer
 _checked: set[str] = set()  # runs
 
 
-def do_task(task: Task, id: str, item: Item) -> Answer:
-    """Store or skip one recording, unless that was done."""
+def do_task(task: DaskTask, id: str, item: Item) -> Answer:
+    """Store or skip one recording, unless that was done before."""
     try:
         with _one_at_a_time:
             _check(task)
@@ -84,12 +82,12 @@ def do_task(task: Task, id: str, item: Item) -> Answer:
 
 
 def shard_name(name: str) -> str:
-    """With a hash of this machine's name; the name itself may say whose it is."""
+    """Return the name of a shard, with a hash of this machine's name, which itself may say whose machine it is."""
     return f"{name}-dask{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}"
 
 
-def _check(task: Task) -> None:
-    """Once in each process: the same program, the store, and the sources."""
+def _check(task: DaskTask) -> None:
+    """Check once per process that program, store and sources are those of the run."""
     if task.version != __version__:
         raise StoreError(
             f"a Dask worker has cerebro-eeg {__version__}, this is {task.version}; install the same on all"
@@ -112,7 +110,7 @@ def _check(task: Task) -> None:
 
 
 class _Stored:
-    """The ids in a store, by whichever writer. A look reads only the lines that are new since the last."""
+    """The ids in a store, by any writer; each look reads only the lines that are new since the last."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._ids = folder, set[str]()
@@ -146,14 +144,14 @@ _PROBES = 5
 
 
 def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Iterator[int]:
-    """Do the work on a cluster; yields the source bytes of each recording that is stored or skipped."""
+    """Do the work on a cluster; yield the source bytes of each recording that is stored or skipped."""
     if not mine:
         return
     with _connected(address) as client:
         sent = replace(job, folder=job.folder.absolute(), recipe=replace(job.recipe, find=_nothing))
         ordered = sorted(mine, key=lambda pair: -pair[1].size)
         smallest = [item for _, item in ordered[-_PROBES:]]
-        task = Task(
+        task = DaskTask(
             sent, name, secrets.token_hex(8), __version__, in_own_process(_readable, smallest, job.recipe.policy)
         )
         blamed = []
@@ -177,8 +175,8 @@ def _connected(address: str) -> Iterator[Client]:
         raise ConfigError("--dask needs Dask; pip install 'cerebro-eeg[dask]'") from error
     with _quiet():
         try:
-            # A Client that finds nobody complains once more when it is forgotten, so somebody else asks first: in a
-            # thread, because a notebook has an event loop of its own.
+            # A Client without an answer complains once more when it is garbage collected, so a plain connection asks
+            # first: in a thread, because a notebook has an event loop of its own.
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(asyncio.run, _ask(address)).result()
             client = distributed.Client(address, timeout=WAIT, set_as_default=False)
@@ -199,7 +197,7 @@ def _connected(address: str) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dask's client would log tracebacks where we say one line."""
+    """Silence Dask's client, which would log tracebacks where we print one line."""
     logger = logging.getLogger("distributed.client")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -215,7 +213,7 @@ async def _ask(address: str) -> None:
 
 
 def _readable(items: Sequence[Item], policy: ChannelPolicy) -> Item | None:
-    """The first that opens here: a worker where it does not open lacks the folder."""
+    """Return the first item that opens here; a worker that cannot open it lacks the folder."""
     for item in items:
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
@@ -224,8 +222,8 @@ def _readable(items: Sequence[Item], policy: ChannelPolicy) -> Item | None:
     return None
 
 
-def _share(client: Client, task: Task, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
-    """Each recording as it is done, with its size; None where its workers died."""
+def _share(client: Client, task: DaskTask, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
+    """Yield each recording when it is done, with its size; None where its workers died."""
     waiting, given = iter(pairs), dict[str, tuple[Future, Pair]]()
     done: queue.SimpleQueue[Future] = queue.SimpleQueue()
     label = secrets.token_hex(4)  # Dask remembers the fate of a key

@@ -1,13 +1,13 @@
-"""Fingerprints of sources: by what a preparation that goes on notices that a file was replaced by another.
+"""Fingerprints of sources: they show a preparation that continues whether a file was replaced by another.
 
-A fingerprint is two keyed hashes, ``<look>.<content>``: one of what a look at the files tells, their sizes and times,
-and one of all their bytes. Times change when files are copied or touched and can be set back, so a look that is
-unchanged vouches for a source, and one that has changed only means that the bytes must be read.
+A fingerprint is two keyed hashes, ``<look>.<content>``. The first covers sizes and times of the files, the second all
+their bytes. An unchanged look vouches for a source. A changed look only means that the bytes must be read, because
+copying changes times.
 
-It stands in the line that commits a recording but outside of what a store's hash covers, since times differ from
-machine to machine. The key is made from the user's and cannot be turned back into it; without it neither a time nor a
-content can be guessed and tried, and the id in each hash keeps equal sources apart. Where a corpus keeps its own ids
-there is no key: its files are public.
+The fingerprint stands in the line that commits a recording but outside the store's hash, since times differ from
+machine to machine. Its key is derived from the user's and cannot be turned back. Without the key neither a time nor a
+content can be guessed and tried. The id in each hash makes equal sources look different. A corpus that keeps its own
+ids has no key, because its files are public.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ _PIECE = 1 << 20  # bytes that are hashed at a time
 
 
 def take(seal: bytes, id: str, files: Sequence[Path], told: str) -> str:
-    """The fingerprint of a source: its files, each by itself or a folder of them, and what tables tell of its samples.
+    """Take the fingerprint of a source: its files or folders of files, and what tables tell about its samples.
 
-    An OSError of the system leaves, with a path in it.
+    An OSError of the system is passed on, with a path in it.
     """
     return f"{look(seal, id, files, told)}.{content(seal, id, files, told)}"
 
 
 def look(seal: bytes, id: str, files: Sequence[Path], told: str) -> str:
-    """The first half: sizes and times of the files."""
+    """Hash the first half: sizes and times of the files."""
     found = _begin(seal, "look", id, told)
     for path in _all(files):
         status = path.stat()
@@ -39,7 +39,7 @@ def look(seal: bytes, id: str, files: Sequence[Path], told: str) -> str:
 
 
 def content(seal: bytes, id: str, files: Sequence[Path], told: str) -> str:
-    """The second half: every byte of the files."""
+    """Hash the second half: every byte of the files."""
     found = _begin(seal, "content", id, told)
     for path in _all(files):
         with path.open("rb", buffering=0) as file:
@@ -50,7 +50,7 @@ def content(seal: bytes, id: str, files: Sequence[Path], told: str) -> str:
 
 
 def halves(text: str) -> tuple[str, str]:
-    """The two halves of a fingerprint."""
+    """Split a fingerprint into its two halves."""
     first, _, second = text.partition(".")
     return first, second
 

@@ -1,4 +1,4 @@
-"""Job: what is to be done with every recording of a corpus, and how one of them is done."""
+"""Job: the settings for all recordings of a corpus, and ``store_one``, which prepares one of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
-from cerebro_eeg.data.filtering.filters import run
-from cerebro_eeg.data.filtering.plan import estimate_mains, plan_filters
-from cerebro_eeg.data.filtering.quality import Policy, Thresholds, choose, count, measure
-from cerebro_eeg.data.reading.edf import late_faults
+from cerebro_eeg.data.filtering.quality import Policy, Thresholds
+from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.recipe import Item, Recipe
@@ -20,42 +18,42 @@ from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
 RECIPE_VERSION = 2
-"""Raised when the same files would be stored differently: stores of other versions are refused."""
+"""Raised when the same files would be stored differently; stores of other versions are refused."""
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a user may choose about a preparation; it all goes into ``store.json``."""
+class PrepareChoices:
+    """The choices of a user about a preparation; all of them go into ``store.json``."""
 
     mains: float | None = None
-    """Mains frequency in Hz; None: the corpus's own, or estimated for each recording."""
+    """Mains frequency in Hz; None takes the corpus's own, or estimates it for each recording."""
     quality: Policy = "keep"
     """What becomes of channels that are flat, clipped, disconnected or absurdly scaled."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     reference: references.Reference | None = None
-    """What the channels are measured against; None: as the recipe has it."""
+    """The reference of the channels; None takes the recipe's."""
     causal: bool = False
-    """Filters that never look ahead, for streams, instead of the recipe's."""
+    """Use filters that never look ahead, for streams, instead of the recipe's."""
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None
-    """What becomes of channels whose labels are not understood; None: as the recipe has it."""
+    """What becomes of channels whose labels are not understood; None takes the recipe's rule."""
     too_many: Literal["error", "nearest"] | None = None
-    """What becomes of a recording with more than ``max_channels``; None: as the recipe has it."""
+    """What becomes of a recording with more than ``max_channels``; None takes the recipe's rule."""
     max_channels: int | None = None
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker needs to know; it travels to other processes."""
+    """Everything that a worker needs to know; it travels to other processes."""
 
     folder: Path
     recipe: Recipe
-    choices: Choices
+    choices: PrepareChoices
     seal: bytes | None = None
-    """What fingerprints of sources are made with; None: the store has none."""
+    """Key for the fingerprints of sources; None where the store has none."""
 
 
-def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
-    """The recipe with what the user has chosen in the place of its own, so that the settings have it."""
+def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
+    """Return the recipe with the user's choices in the place of its own, so that the settings include them."""
     signal, policy = recipe.signal, recipe.policy
     if choices.reference is not None:
         signal = replace(signal, reference=choices.reference)
@@ -72,7 +70,7 @@ def with_choices(recipe: Recipe, choices: Choices) -> Recipe:
 
 
 def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
-    """What a store was made with; two stores with equal settings and equal files are equal."""
+    """Return the settings of a store; two stores with equal settings and equal files are equal."""
     listed = [item.events for item in items]
     events = "all" if None in listed else sorted({name for names in listed for name in names or ()})
     policy = {name: value for name, value in vars(job.recipe.policy).items() if name != "trained"}
@@ -95,7 +93,7 @@ def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; a set in an order that does not change from process to process."""
+    """Return a value as JSON has it; a set becomes sorted, the same in every process."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     return list(value) if isinstance(value, tuple) else value
@@ -107,38 +105,39 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     The item's subject is the id that the store shows.
     """
     before = _look(job, id, item)
-    opened = item.open(job.recipe.policy)
-    measured = measure(opened, job.choices.thresholds)
-    columns = choose(opened.match.channels, measured, job.choices.thresholds, job.choices.quality)
-    recording = with_columns(opened, columns)
-    kept = recording.match.channels
-    mains = _mains(job, item, recording)
-    plan = plan_filters(recording.sfreq, job.recipe.signal, mains)
-    kind = job.recipe.signal.reference
-    _, names = references.rereference(recording.read(0, 0), kept, kind)
+    known = (mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None)
+    prepared = preprocess(
+        item.open(job.recipe.policy),
+        job.recipe.signal,
+        thresholds=job.choices.thresholds,
+        quality=job.choices.quality,
+        mains=next(known, None),
+    )
+    recording, plan = prepared.recording, prepared.plan
     labels = dict(item.labels)  # some recipes read them now
-    with writer.recording(id, [channel.name for channel in names], plan.new_rate) as draft:
+    with writer.recording(id, [channel.name for channel in prepared.channels], plan.new_rate) as draft:
         stretch = -1
-        for block in run(recording, plan):
+        for block in prepared.blocks():
             if block.stretch != stretch:
                 draft.segment(block.onset, short=block.short)
                 stretch = block.stretch
-            draft.write(references.rereference(block.signal, kept, kind)[0])
+            draft.write(block.signal)
+        codes = {fault.code for fault in prepared.checked.faults}
         draft.commit(
             native_sfreq=recording.sfreq,
             subject=_subject(item),
             events=[event for event in recording.events if item.events is None or event.name in item.events],
             labels=labels,
             mains=plan.notch,
-            faults=sorted({f.code for f in (*opened.faults, *late_faults(opened))} | _label_faults(labels, recording)),
-            quality=count(measured, job.choices.thresholds),
+            faults=sorted(codes | _label_faults(labels, recording)),
+            quality=prepared.checked.count_faults(),
             source_bytes=item.size,
             source=_fingerprint(job, id, item, before),
         )
 
 
 def _look(job: Job, id: str, item: Item) -> str | None:
-    """The files before they are read; None where they cannot be seen: opening will say why."""
+    """Look at the files before they are read; None where that fails, since opening will raise the reason."""
     if job.seal is None or not item.files:
         return None
     try:
@@ -148,7 +147,7 @@ def _look(job: Job, id: str, item: Item) -> str | None:
 
 
 def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
-    """Of the files that were just read, so most of their bytes are still in memory; empty where there is none."""
+    """Return the fingerprint of the files just read, mostly still in memory; empty where there is none."""
     if job.seal is None or before is None:
         return ""
     found = fingerprint.take(job.seal, id, item.files, item.told)
@@ -159,37 +158,10 @@ def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
 
 
 def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:
-    """``labels_outside``: a label names time that was not recorded at all; seconds and milliseconds are mixed up so."""
-    last = recording.segments[-1]
-    end = last.onset + (last.stop - last.start) / recording.sfreq
+    """Return ``labels_outside`` where a label lies wholly in unrecorded time, as milliseconds taken for seconds do."""
+    end = recording.end
     outside = any(i.start >= end or i.stop <= 0 for intervals in labels.values() for i in intervals)
     return {"labels_outside"} if outside else set()
-
-
-def with_columns(recording: Recording, columns: Sequence[int]) -> Recording:
-    """The recording with some of its channels."""
-    if len(columns) == len(recording.match.channels):
-        return recording
-    chosen = list(columns)
-    kept = {recording.match.index[column] for column in chosen}
-    rows = tuple(
-        row
-        if row.channel is None or row.index in kept
-        else replace(row, channel=None, outcome="dropped", note="flat, clipped, disconnected or scaled")
-        for row in recording.match.rows
-    )
-    return replace(
-        recording,
-        match=replace(recording.match, rows=rows),
-        read=lambda start, stop: recording.read(start, stop)[:, chosen],
-    )
-
-
-def _mains(job: Job, item: Item, recording: Recording) -> float | None:
-    for known in (job.choices.mains, item.mains, job.recipe.mains):
-        if known is not None:
-            return known
-    return estimate_mains(recording)
 
 
 def _subject(item: Item) -> str | None:

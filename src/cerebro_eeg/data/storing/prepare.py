@@ -1,14 +1,15 @@
-"""What came of a preparation, counted over the store: how much there is, and what its owner should look at.
+"""Prepare: reads, checks, filters, resamples and stores every recording of a recipe, or skips it with a reason.
 
-Prepare: every recording of a recipe is read, checked, filtered, resampled and stored, or skipped with a reason.
+Work is divided by recording. A worker owns a shard, so it waits for no lock and nothing must be merged. A run that is
+killed at any moment and started again continues where the store ends. The store's hash does not depend on how the work
+was divided. One bad file never stops the run.
 
-Work is divided by recording. A worker owns a shard, so there are no locks to wait for and nothing to merge; killed at
-any moment and started again, it goes on where the store ends, and the store's hash does not depend on how the work was
-divided. One bad file never stops the run.
+``Prepared`` counts the result over the whole store, with the points that its owner should look at.
 """
 
 import contextlib
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,22 +17,23 @@ from pathlib import Path
 
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
-from cerebro_eeg.data.storing.job import Choices, Job, settings, with_choices
+from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
-from cerebro_eeg.data.storing.skipped import TRANSIENT, forget, write_skipped
+from cerebro_eeg.data.storing.shards import claim
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.store_info import create_store
-from cerebro_eeg.data.storing.undo import undone
-from cerebro_eeg.data.storing.workers import run_all
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.data.storing.store_info import NAME, create_store
+from cerebro_eeg.data.storing.workers import finished, run_all
+from cerebro_eeg.errors import ConfigError, InputError, StoreError
+from cerebro_eeg.files import absent, remove_empty
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What came of a preparation: what the store holds now, and how much of it was there before."""
+    """The result of a preparation: the contents of the store now, and how much of it was there before."""
 
     recordings: int
     hours: float
@@ -42,23 +44,23 @@ class Prepared:
     upsampled: int
     """Recordings whose rate was lower than the store's."""
     faults: dict[str, int]
-    """Recordings by what was wrong with the file and was mended or lived with."""
+    """Recordings by the fault of their file that was mended or tolerated."""
     quality: dict[str, tuple[int, int]]
-    """Channels or samples by what is wrong with them (``scaled``, ``too_large``, ...), and in how many recordings."""
+    """Channels or samples by fault (``scaled``, ``too_large``, ...), and the number of recordings with it."""
     copies: int
-    """Recordings with the samples of another one: a file that was copied, or is linked to twice."""
+    """Recordings with the samples of another one: a copied file, or one that is linked twice."""
     outside: int
-    """Recordings of which a label lies mostly in time that was not recorded."""
+    """Recordings with a label that lies mostly in unrecorded time."""
     skipped: dict[str, str]
     """Reason by id."""
     sources: dict[str, str] = field(repr=False)
-    """Names of the skipped sources by id; they may tell who was recorded, so show them only to who asks."""
+    """Names of the skipped sources by id; they may tell who was recorded, so print them only on request."""
     hash: str
     done_before: int
 
 
 def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str], done_before: int) -> Prepared:
-    """One pass over the lines of a store; ``names`` are those of the sources by id."""
+    """Count over the lines of a store in one pass; ``names`` are those of the sources by id."""
     seconds, upsampled, outside = 0.0, 0, 0
     montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
     total, touched = Counter[str](), Counter[str]()
@@ -91,7 +93,10 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
 
 
 def _has_labels_outside(record: StoredRecording) -> bool:
-    """Milliseconds taken for seconds look so. A label may end a little late; one for the whole recording has no end."""
+    """Return whether a label lies mostly outside, as milliseconds taken for seconds do.
+
+    A label may end a little late, and one for the whole recording has no end.
+    """
     last = record.segments[-1]
     end = last.onset + (last.stop - last.start) / record.sfreq
     return any(
@@ -105,7 +110,7 @@ def _has_labels_outside(record: StoredRecording) -> bool:
 def prepare(
     recipe: Recipe,
     folder: Path,
-    choices: Choices | None = None,
+    choices: PrepareChoices | None = None,
     *,
     workers: int = 0,
     dask: str | None = None,
@@ -119,25 +124,28 @@ def prepare(
 ) -> Prepared:
     """Prepare ``part`` (k of n) of a corpus into a store, with ``workers`` processes or, for 0, in this one.
 
-    ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries what was skipped before;
-    what a disk or a network may be to blame for is always tried again. Ids are made with the key in ``key_file``, and
-    ``map_file`` is told what they stand for.
+    ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries skipped sources again;
+    those skipped for a reason that a disk or a network may cause are always tried again. Ids are made with the key in
+    ``key_file``; ``map_file`` receives the names behind the ids.
 
-    ``comparing`` is told how many stored sources, of how many bytes, were touched since and must be read to compare.
-    ``before`` is told, before anything is prepared, the items to do and how many of the part were done before;
-    ``progress`` is told (recordings done, recordings in all, bytes done, bytes in all) after each recording.
+    ``comparing`` is called with the number and the bytes of stored sources that were touched since and must be read to
+    compare. ``before`` is called before anything is prepared, with the items to do and the number of recordings done
+    before. ``progress`` is called after each recording with (recordings done, recordings in all, bytes done, bytes in
+    all).
     """
     if not 1 <= part[0] <= part[1]:
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
-    choices = choices or Choices()
+    choices = choices or PrepareChoices()
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
     items, sources = _find(recipe, key)
     check = None if key is None else privacy.key_check(key)
     name = f"part{part[0]}of{part[1]}"
-    with undone(folder, name) if part[1] == 1 else contextlib.nullcontext():
+    made = absent(folder)
+    new = part[1] == 1 and not (folder / NAME).exists()  # several parts share a store: it may belong to others
+    try:
         info = create_store(folder, recipe.name, settings(job, items.values()), check)
         job = replace(job, seal=privacy.seal(key) if info.format > 1 else None)
         store = Store(folder)
@@ -161,14 +169,29 @@ def prepare(
             done, bytes_done = done + 1, bytes_done + size
             if progress is not None:
                 progress(done, total, bytes_done, bytes_total)
+    except Exception:
+        if new:
+            _remove_unused(folder, name, made)
+        raise
     store = Store(folder)
     skipped = store.skipped()
     write_skipped(folder, skipped)
     return summarise(store, skipped, sources["recordings"], done_before)
 
 
+def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:
+    """Delete the store that a failed call has made, unless it holds something or another process writes to it."""
+    with contextlib.suppress(OSError, StoreError), contextlib.ExitStack() as locks:
+        for lock in folder.glob(f"{name}-*.lock"):
+            locks.callback(os.close, claim(lock))
+        if not finished(folder):
+            for path in (*folder.glob(f"{name}-*"), folder / NAME):  # its name last: a kill leaves an empty store
+                path.unlink(missing_ok=True)
+            remove_empty(made)
+
+
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:
-    """The key, where the corpus needs one; and the private files checked before anything is made."""
+    """Return the key, where the corpus needs one, and check the private files before anything is made."""
     if recipe.own_ids:
         if map_file is not None:
             raise ConfigError(f"{recipe.name} keeps the corpus's own ids, so there is nothing to map; leave --map out")
@@ -187,7 +210,7 @@ def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | N
 
 
 def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str, dict[str, str]]]:
-    """All items of the corpus by id, with the subject as the store will show it; and what the ids stand for.
+    """Find all items of the corpus by id, with the subject as the store will show it, and the names behind the ids.
 
     Ids are made here, so that no worker needs the key.
     """
@@ -220,5 +243,5 @@ def _finding(recipe: Recipe) -> Iterator[Item]:
 
 
 def _belongs(id: str, part: tuple[int, int]) -> bool:
-    """Whether a recording belongs to a part; by its id, so that every machine divides alike."""
+    """Return whether a recording belongs to a part; the id decides, so every machine divides alike."""
     return int(hashlib.sha256(id.encode()).hexdigest()[:12], 16) % part[1] == part[0] - 1

@@ -1,14 +1,12 @@
-"""The key that turns names of recordings and subjects into ids that say nothing without it.
+"""Privacy: the key that turns names into ids, and the private map from ids back to names.
 
-Ids are a keyed hash (HMAC-SHA256) of a name, so that two people with the same data and other keys cannot match them,
-and the same key gives the same ids on every machine. The key is the user's and lies outside of every store.
+Ids are a keyed hash (HMAC-SHA256) of the name of a recording or subject. Two people with the same data and different
+keys cannot match them, and the same key gives the same ids on every machine. The key belongs to the user and lies
+outside of every store.
 
-The private map: which source an id stands for. The one file with names in it, for its owner alone, in no store.
-
-JSON: ``{"recordings": {id: path in the corpus}, "subjects": {id: name}}``. Each run adds what it knows and forgets
-nothing, so one file can serve several stores.
-
-Subjects whose names differ in spelling alone: different people to us, and mostly one to who wrote them.
+The private map is the one file with names in it, for its owner alone and never in a store. It is JSON: ``{"recordings":
+{id: path in the corpus}, "subjects": {id: name}}``. Each run adds to it and removes nothing, so one file can serve
+several stores.
 """
 
 import contextlib
@@ -29,13 +27,13 @@ BYTES = 32
 
 
 def default_key_file() -> Path:
-    """Where a user's key lies unless another file is named."""
+    """Return the file of a user's key, unless another one is named."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "cerebro-eeg" / "key"
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file; a new one is made, readable by its owner alone, where there is none."""
+    """Read the key in a file; where there is none, make a new one that only its owner can read."""
     try:
         if not path.exists():
             _make_key(path)
@@ -54,15 +52,15 @@ def read_key(path: Path) -> bytes:
 
 
 def make_id(key: bytes, kind: str, name: str) -> str:
-    """The id of a recording or subject; ``kind`` keeps equal names of different things apart."""
+    """Make the id of a recording or subject; ``kind`` gives equal names of different things different ids."""
     return hmac.new(key, f"{kind}\0{name}".encode(), hashlib.sha256).hexdigest()[:24]
 
 
 @contextlib.contextmanager
 def private_draft(path: Path, text: str) -> Iterator[Path]:
-    """A hidden sibling of ``path`` with this text, on the disk and from its first moment readable by its owner alone.
+    """Yield a hidden sibling of ``path`` with this text, on the disk and readable by its owner alone.
 
-    Whoever asks moves it into place; otherwise it goes. (``files.replacing`` gives a file the usual permissions.)
+    The caller moves it into place; otherwise it is deleted. (``files.replacing`` gives a file the usual permissions.)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -78,13 +76,13 @@ def private_draft(path: Path, text: str) -> Iterator[Path]:
 
 
 def check_outside(path: Path, store: Path, what: str) -> None:
-    """Refuse a private file inside a store: a store is passed on."""
+    """Refuse a private file inside a store, because stores are passed on."""
     if path.resolve().is_relative_to(store.resolve()):
         raise ConfigError(f"the {what} would lie inside the store, which is passed on; name a file outside of it")
 
 
 def _make_key(path: Path) -> None:
-    """Put a whole key in place unless one is there: a process that is faster, or a kill, must not leave half a key."""
+    """Put a whole key in place unless one is there; neither a faster process nor a kill may leave half a key."""
     with private_draft(path, secrets.token_hex(BYTES) + "\n") as draft:
         try:
             os.link(draft, path)  # fails where the name exists; a rename would replace it
@@ -96,15 +94,15 @@ def _make_key(path: Path) -> None:
 
 
 def seal(key: bytes | None) -> bytes:
-    """A key for the fingerprints of sources, which workers may have: it cannot be turned back into the user's.
+    """Derive a key for the fingerprints of sources, which workers may have: the user's key cannot be computed from it.
 
-    Empty without a key, where a corpus is public and keeps its own ids.
+    It is empty without a key, where a corpus is public and keeps its own ids.
     """
     return b"" if key is None else hmac.new(key, b"source", hashlib.sha256).digest()
 
 
 def key_check(key: bytes) -> str:
-    """Tells whether two stores were made with one key, and nothing about it."""
+    """Return a text that shows whether two stores were made with one key, and nothing about the key."""
     return make_id(key, "check", "cerebro-eeg")
 
 
@@ -113,7 +111,7 @@ KINDS = ("recordings", "subjects")
 
 
 def read_map(path: Path) -> dict[str, dict[str, str]]:
-    """What the file holds, nothing where there is none; a file that others may read, or of another kind, is refused."""
+    """Read the map, empty where there is no file; refuse a file that others may read or that is no map."""
     found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
     try:
         mode = path.stat().st_mode & 0o777
@@ -134,7 +132,7 @@ def read_map(path: Path) -> dict[str, dict[str, str]]:
 
 
 def add_to_map(path: Path, names: Names) -> None:
-    """Add to the file, whole or not at all."""
+    """Add names to the file, whole or not at all."""
     found = read_map(path)
     merged = {kind: dict(sorted({**found[kind], **names[kind]}.items())) for kind in KINDS}
     if merged == found and path.exists():
@@ -147,13 +145,16 @@ def add_to_map(path: Path, names: Names) -> None:
 
 
 def count_alike(names: Iterable[str]) -> int:
-    """How many of the different names are another one but for case, blanks or the way a letter is composed."""
+    """Count the names that equal another one except for case, blanks or the composition of letters."""
     counts = Counter(map(_folded, set(names)))
     return sum(count for count in counts.values() if count > 1)
 
 
 def warn_of_alike(names: Iterable[str]) -> None:
-    """Say how many there are, and none of them: a name may say who was recorded."""
+    """Warn how many such names there are, without quoting them: a name may say who was recorded.
+
+    They count as different subjects here, though their author mostly meant one.
+    """
     alike = count_alike(names)
     if alike:
         warnings.warn(

@@ -1,7 +1,7 @@
-"""Recipe: what a corpus is, as one value, and Item: one recording that it found. A new corpus is one new file.
+"""Recipe: a corpus as one value, and Item: one recording that it found. A new corpus is one new file.
 
-A recipe looks at names, tables and annotations, never at samples: it says which files there are, whose they are, how
-they are split and what is labelled. Reading, filtering and storing are the same for all of them (``prepare.py``).
+A recipe looks at names, tables and annotations, never at samples. It lists the files, their subjects, splits and
+labels. Reading, filtering and storing are the same for all recipes (``prepare.py``).
 """
 
 import contextlib
@@ -23,28 +23,28 @@ class Item:
     """One recording of a corpus."""
 
     name: str
-    """Its path relative to the corpus, or the corpus's own id: what the recording's id is made from."""
+    """Its path relative to the corpus, or the corpus's own id; the recording's id is made from it."""
     open: Callable[[ChannelPolicy], Recording]
     subject: str | None = None
     labels: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
-    """By task; an interval carries its split."""
+    """Intervals by task; an interval carries its split."""
     events: tuple[str, ...] | None = ()
-    """Event names of the file that may go into the store; None: all, where a public corpus has codes for events."""
+    """Event names of the file that may go into the store; None for all, where a public corpus has codes for events."""
     mains: float | None = None
     """Mains frequency in Hz where the corpus knows it better than the recipe."""
     size: int = 0
     """Bytes of the source, for the estimate of time and disk."""
     stated: tuple[Event, ...] | None = None
-    """The events that will be stored, where a table beside the file has them; None: they are in the file."""
+    """The events that will be stored, where a table beside the file has them; None where they are in the file."""
     files: tuple[Path, ...] = ()
-    """The files (or folders of them) that the samples are in: a store notices when they are replaced by others."""
+    """The files (or folders of files) with the samples; a store notices when they are replaced."""
     told: str = ""
-    """What tables beside the files tell of the samples and a store must notice the change of, in any form."""
+    """Facts about the samples from tables beside the files, as any text; a store notices when they change."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a task asks, and how its windows are cut unless training says otherwise."""
+    """The question of a labelled task, and how its windows are cut unless training says otherwise."""
 
     kind: Literal["classification", "regression"]
     names: tuple[str, ...]
@@ -52,42 +52,42 @@ class Task:
     seconds: float
     stride: float
     split_unit: SplitUnit | None = None
-    """What no two splits of this task may share; None: the recipe's."""
+    """The unit that no two splits of this task may share; None takes the recipe's."""
     labels: Literal["interval", "majority", "last", "mean"] = "interval"
     """How a window is labelled by its intervals, unless training says otherwise; see ``window_labels.py``."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A corpus: how to find its recordings and what holds for all of them."""
+    """A corpus: how to find its recordings, and the settings that they share."""
 
     name: str
     about: str
-    """One line: what it is."""
+    """One line that describes the corpus."""
     find: Callable[[], Iterator[Item]]
-    """All recordings, in an order that does not depend on the file system."""
+    """Yields all recordings, in an order that does not depend on the file system."""
     signal: SignalConfig = field(default_factory=SignalConfig)
     policy: ChannelPolicy = field(default_factory=ChannelPolicy)
     mains: float | None = None
-    """Mains frequency in Hz; None: of the item, or estimated and printed."""
+    """Mains frequency in Hz; None takes the item's, or estimates and prints it."""
     split_unit: SplitUnit = "subject"
-    """What no two splits may share."""
+    """The unit that no two splits may share."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
     own_ids: bool = False
-    """The corpus is documented and pseudonymous: recordings and subjects keep its ids; all others are hashed."""
+    """The corpus is documented and pseudonymous, so recordings and subjects keep its ids; others are hashed."""
     one_corpus: bool = True
-    """One corpus with a layout of its own; otherwise whatever a user brings, and there is no real one to try it on."""
+    """One corpus with a layout of its own; otherwise files that a user brings, without a real corpus to try."""
     tried_on_real_files: bool = False
-    """Whether anyone has run it on the real corpus; otherwise it says so in its first line."""
+    """Whether the recipe was run on the real corpus; otherwise its first line says so."""
     positive_by: str = ""
-    """What lets a user choose the positive of two classes, which is the last; empty: the corpus has chosen."""
+    """The option that chooses the positive of two classes, which is the last; empty where the corpus has chosen."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """What was asked for beside the folder and changes what is found; a store keeps to it."""
+    """Options beside the folder that change what is found; a store keeps to them."""
 
 
 @contextlib.contextmanager
 def source_errors() -> Iterator[None]:
-    """What the system refuses while recordings are looked for, as one line; its own error would name a path."""
+    """Turn errors of the system while recordings are searched into one line; the original would name a path."""
     try:
         yield
     except OSError as error:
@@ -98,5 +98,5 @@ def source_errors() -> Iterator[None]:
 
 
 def refuse(code: str, message: str, policy: ChannelPolicy) -> NoReturn:
-    """``open`` of an item that cannot be used, with a code and a line bound to it: it is skipped, and stops nothing."""
+    """Raise a RecordingError; bound to a code and a line it is the ``open`` of an unusable item, which is skipped."""
     raise RecordingError(code, message)

@@ -1,8 +1,8 @@
-"""StoredRecording: what a store knows of one recording beside its samples, and the JSON line that commits it.
+"""StoredRecording: the metadata of one recording in a store, and the JSON line that commits it.
 
-No path, no date and no free text: ids, canonical channel names, numbers, one-word codes, and the labels and event names
-that a recipe or the user has listed. A line is written in one canonical form, so equal recordings have equal bytes; its
-checksum tells a damaged line from a good one. Offsets and the fingerprint of the source stay outside what is hashed.
+It has no path, no date and no free text: only ids, canonical channel names, numbers, one-word codes, and the labels and
+event names that a recipe or the user has listed. A line has one canonical form, so equal recordings have equal bytes,
+and a checksum that shows damage. Offsets and the fingerprint of the source are not part of the hash.
 """
 
 import json
@@ -18,7 +18,7 @@ from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.schema import from_dict, to_dict
 
 WHOLE = 1e9
-"""Seconds: the end of a label that holds for a whole recording, whose length no table says."""
+"""Seconds: the end of a label that holds for a whole recording, whose length no table states."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+@-]{0,199}")  # no slash: an id is not a path; no comma: it stands in a CSV
 _CODE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _HEAD = re.compile(
@@ -54,7 +54,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class StoredRecording:
-    """One recording of a store. Equal recordings are equal in every field, wherever their samples lie."""
+    """One recording of a store; equal recordings are equal in every field, wherever their samples lie."""
 
     id: str
     subject: str | None
@@ -65,19 +65,19 @@ class StoredRecording:
     segments: tuple[StoredSegment, ...]
     events: tuple[Event, ...]
     labels: dict[str, tuple[Interval, ...]]
-    """By task."""
+    """Intervals by task."""
     native_sfreq: float
     mains: float | None
-    """The frequency that was notched out; None where none was."""
+    """The frequency that the notch removed; None where there was no notch."""
     faults: tuple[str, ...]
-    """Codes of what was wrong with the file and was mended or lived with."""
+    """Codes of faults of the file that were mended or tolerated."""
     quality: dict[str, int]
     """Counts; ``not_finite`` and ``too_large`` are the samples that became gaps on writing."""
     scale: float
-    """Microvolts: see ``scale.robust_scale``."""
+    """Microvolts, by ``writer.robust_scale``."""
     source_bytes: int
     sha256: str
-    """Of the samples as they are stored."""
+    """Hash of the samples as they are stored."""
 
     @property
     def upsampled(self) -> bool:
@@ -94,8 +94,8 @@ class StoredRecording:
         return self.samples / self.sfreq
 
 
-class Entry(NamedTuple):
-    """The line of a recording, not yet decoded. A tuple, because a large store has very many."""
+class ShardLine(NamedTuple):
+    """The line of a recording, not yet decoded. It is a tuple, because a large store has very many."""
 
     id: str
     offset: int
@@ -113,17 +113,17 @@ class Entry(NamedTuple):
 
 
 def is_id(text: str) -> bool:
-    """Whether this can name a recording or a subject."""
+    """Return whether a text can name a recording or a subject."""
     return _ID.fullmatch(text) is not None
 
 
 def is_code(text: str) -> bool:
-    """Whether this can be the code of a fault, a count or a reason."""
+    """Return whether a text can be the code of a fault, a count or a reason."""
     return _CODE.fullmatch(text) is not None
 
 
 def check(record: StoredRecording) -> StoredRecording:
-    """The record with every field checked by type and sense; a ConfigError names the one that is wrong."""
+    """Check every field of a record by type and meaning; a ConfigError names the wrong one."""
     record = from_dict(StoredRecording, to_dict(record))
     edges = [0, *(edge for s in record.segments for edge in (s.start, s.stop)), record.samples]
     wrong = {
@@ -152,9 +152,9 @@ def check(record: StoredRecording) -> StoredRecording:
 
 
 def to_line(record: StoredRecording, offset: int, source: str = "") -> bytes:
-    """The line that commits a recording whose samples begin at byte ``offset`` of the shard.
+    """Make the line that commits a recording whose samples begin at byte ``offset`` of the shard.
 
-    What an index needs comes first, so that a store opens without decoding the rest.
+    The fields that an index needs come first, so that a store opens without decoding the rest.
     """
     body = json.dumps(to_dict(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
     head = f'"id":"{record.id}","offset":{offset},"channels":{len(record.channels)},"samples":{record.samples}'
@@ -163,17 +163,17 @@ def to_line(record: StoredRecording, offset: int, source: str = "") -> bytes:
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
 
-def split_line(line: bytes) -> Entry | None:
-    """What a line (without its line feed) says; None for a damaged one."""
+def split_line(line: bytes) -> ShardLine | None:
+    """Parse a line (without its line feed); return None for a damaged one."""
     head = _HEAD.match(line)
     if head is None or int(head[1], 16) != zlib.crc32(line[_CHECKED_FROM:]):
         return None
     source = (head[6] or b"").decode()
-    return Entry(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
+    return ShardLine(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
 
 
-def decode(entry: Entry) -> StoredRecording:
-    """The recording of a line. The checksum vouches for what ``check`` saw on writing: this only gives it its types."""
+def decode(entry: ShardLine) -> StoredRecording:
+    """Decode the recording of a line; its checksum vouches for the checks on writing, so only types are restored."""
     try:
         values = json.loads(entry.body)
         values["channels"] = tuple(values["channels"])

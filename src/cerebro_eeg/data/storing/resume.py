@@ -1,7 +1,7 @@
-"""Going on with a store: what it holds must be what the recipe would store today.
+"""Continuing a store: it must hold what the recipe would store today.
 
-A recording is stored once and never read again, so a table of labels that was edited meanwhile, other subjects or a
-file that was replaced would show in the new recordings only. That is refused instead.
+A recording is stored once and never read again. So an edited table of labels, other subjects or a replaced file would
+show in the new recordings only. Such a change is refused instead.
 """
 
 from collections import defaultdict
@@ -16,11 +16,11 @@ from cerebro_eeg.errors import ConfigError
 _SHOWN = 3
 
 Changes = dict[str, list[str]]
-"""Ids by what has changed."""
+"""Ids by the kind of change."""
 
 
 def check_same(store: Store, items: Mapping[str, Item]) -> None:
-    """Refuse to go on where labels, subjects, sizes or the list of sources differ from what was stored."""
+    """Refuse to continue where labels, subjects, sizes or the list of sources differ from the stored ones."""
     changes: Changes = defaultdict(list)
     for record in store.recordings:
         item = items.get(record.id)
@@ -43,9 +43,9 @@ def check_same(store: Store, items: Mapping[str, Item]) -> None:
 def check_sources(
     store: Store, items: Mapping[str, Item], seal: bytes, comparing: Callable[[int, int], None] | None = None
 ) -> None:
-    """Refuse to go on where the source of one of these recordings has other bytes than the one that was stored.
+    """Refuse to continue where the source of one of these recordings has other bytes than the stored one.
 
-    Only sources whose sizes or times have changed are read; ``comparing`` is told how many, and their bytes.
+    Only sources whose sizes or times have changed are read; ``comparing`` is called with their number and their bytes.
     """
     touched: dict[str, str] = {}  # what the content was, by id
     changes: Changes = defaultdict(list)

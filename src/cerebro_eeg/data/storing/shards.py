@@ -1,19 +1,19 @@
-"""Shards: the files of a store, as a reader finds them at any moment, also while a writer is at work or after a kill.
+"""Shards: the files of a store, as a reader finds them at any moment, also beside a working writer or after a kill.
 
-A shard is ``<writer>-<number>.bin``, samples one recording after the other, beside ``<writer>-<number>.jsonl``, a line
-for each. The line is the commit record: its samples were on the disk before it was begun, and without its line feed it
-does not count. What has no whole line is ignored here, and cut off by the next writer (``writer.py``).
+A shard is ``<writer>-<number>.bin``, samples one recording after the other, and ``<writer>-<number>.jsonl``, one line
+per recording. The line is the commit record: its samples were on the disk before it was begun, and without its line
+feed it does not count. Samples without a whole line are ignored here, and the next writer cuts them off
+(``writer.py``).
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_eeg.data.storing.records import Entry, split_line
+from cerebro_eeg.data.storing.records import ShardLine, split_line
 from cerebro_eeg.errors import StoreBusyError, StoreError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")
@@ -24,26 +24,26 @@ _MEND = (
 
 @dataclass(frozen=True)
 class Shard:
-    """What is committed in a shard: its lines, and how many bytes of each of its files that is."""
+    """The committed part of a shard: its lines, and their number of bytes in each of the two files."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardLine, ...]
     line_bytes: int
     payload_bytes: int
 
 
 def shard_names(folder: Path, writer: str | None = None) -> list[str]:
-    """The shards of a folder, or of one writer, in the order of writer and number."""
+    """List the shards of a folder, or of one writer, in the order of writer and number."""
     found = (_NAME.fullmatch(name) for name in os.listdir(folder))
     keys = sorted((match[1], int(match[2]), match[0]) for match in found if match and writer in (None, match[1]))
     return [name.removesuffix(".jsonl") for _, _, name in keys]
 
 
 def read_shard(folder: Path, name: str) -> Shard:
-    """Everything that is committed in a shard; a StoreError names the line where something is wrong."""
+    """Read everything that is committed in a shard; a StoreError names the line that is damaged."""
     data = (folder / f"{name}.jsonl").read_bytes()  # before the size of the .bin: a writer may add to both meanwhile
     lines = data.split(b"\n")[:-1]
-    entries: list[Entry] = []
+    entries: list[ShardLine] = []
     line_bytes = payload_bytes = 0
     for number, line in enumerate(lines, 1):
         entry = split_line(line)
@@ -62,10 +62,14 @@ def read_shard(folder: Path, name: str) -> Shard:
 
 
 def claim(path: Path) -> int:
-    """Open a file that only one process may write; the system ends the claim with the process, however that ends.
+    """Open a file that only one process may write; the claim ends with the process, however that ends.
 
     Returns the descriptor that holds the claim. A child made by fork shares it, so open writers after forking.
     """
+    try:
+        import fcntl  # here and not above: Windows has none, and reading a store needs none
+    except ImportError:
+        raise StoreError("stores are written on Linux and macOS, whose file locks Windows has not; use WSL") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +86,7 @@ def claim(path: Path) -> int:
 
 @contextlib.contextmanager
 def disk_errors(what: str = "written") -> Iterator[None]:
-    """What the disk refuses as one line; the error of the system would name a path."""
+    """Turn errors of the disk into one line; the error of the system would name a path."""
     try:
         yield
     except OSError as error:
@@ -93,7 +97,7 @@ def disk_errors(what: str = "written") -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> int:
-    """Write all of the bytes at ``offset`` and return where they end; the system may take them in parts."""
+    """Write all bytes at ``offset`` and return where they end; the system may take them in parts."""
     view = memoryview(data).cast("B")
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -102,7 +106,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Push the names of new files to the disk, where the file system can."""
+    """Flush the names of new files to the disk, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

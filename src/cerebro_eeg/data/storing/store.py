@@ -14,9 +14,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.storing.records import Entry, StoredRecording, check, decode
+from cerebro_eeg.data.storing.records import ShardLine, StoredRecording, check, decode
 from cerebro_eeg.data.storing.shards import disk_errors, read_shard, shard_names
-from cerebro_eeg.data.storing.skipped import read_skipped
+from cerebro_eeg.data.storing.skip_log import read_skipped
 from cerebro_eeg.data.storing.store_info import read_info
 from cerebro_eeg.errors import CerebroError, InputError, StoreError
 
@@ -25,9 +25,9 @@ _PIECE = 1 << 23  # bytes that are hashed at a time
 
 
 class Recordings(Sequence[StoredRecording]):
-    """The recordings of a store, sorted by id. Each is decoded when it is asked for: all at once would fill memory."""
+    """The recordings of a store, sorted by id. Each is decoded on access, because all at once would fill memory."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[ShardLine]) -> None:
         self._entries = entries
 
     def __len__(self) -> int:
@@ -44,12 +44,12 @@ class Recordings(Sequence[StoredRecording]):
 
 
 class Store:
-    """A store to read from. It shows what was committed when it was opened.
+    """A store to read from. It shows the recordings that were committed when it was opened.
 
     Attributes
     ----------
     info : dataset, settings and key check, from store.json.
-    recordings : sorted by id, so in the same order however many writers made the store.
+    recordings : sorted by id, so their order does not depend on the number of writers.
     """
 
     def __init__(self, folder: Path | str, *, max_open: int = 128) -> None:
@@ -57,7 +57,7 @@ class Store:
         self.info = read_info(self._folder)
         self._max_open = max_open
         self._open: dict[int, _Descriptor] = {}
-        found: dict[str, tuple[int, Entry]] = {}
+        found: dict[str, tuple[int, ShardLine]] = {}
         with disk_errors("read"):
             self._shards = shard_names(self._folder)
             shards = [read_shard(self._folder, name) for name in self._shards]
@@ -78,14 +78,14 @@ class Store:
         self._spots = np.array(self._places, np.int64).reshape(-1, 4)  # the same, to look many up at once
 
     def number(self, id: str) -> int:
-        """The place in ``recordings`` of the one with this id."""
+        """Return the place in ``recordings`` of the recording with this id."""
         try:
             return self._numbers[id]
         except KeyError:
             raise _unknown(id) from None
 
     def read(self, recording: StoredRecording | int, start: int, stop: int) -> NDArray[np.float16]:
-        """Samples ``start`` to ``stop`` (exclusive) as (time, channel), read-only; also across gaps.
+        """Return samples ``start`` to ``stop`` (exclusive) as (time, channel), read-only; also across gaps.
 
         The recording is one of ``recordings`` or its number there.
         """
@@ -107,7 +107,7 @@ class Store:
         return np.ndarray((stop - start, channels), _SAMPLE, data)
 
     def read_into(self, recording: StoredRecording | int, start: int, stop: int, buffer: NDArray[Any]) -> None:
-        """The same samples into contiguous memory of just their size, such as a part of one large batch."""
+        """Read the same samples into contiguous memory of exactly their size, such as a part of a large batch."""
         try:
             number = self._numbers[recording.id] if isinstance(recording, StoredRecording) else recording
             shard, offset, channels, samples = self._places[number]
@@ -126,11 +126,11 @@ class Store:
 
     @property
     def files(self) -> list[Path]:
-        """Where the samples lie."""
+        """The files that hold the samples."""
         return [self._folder / f"{name}.bin" for name in self._shards]
 
     def pieces(self, recordings: NDArray[np.int64], starts: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
-        """Where the bytes of windows lie, (windows, 3): number in ``files``, offset and size."""
+        """Return where the bytes of windows lie, (windows, 3): number in ``files``, offset and size."""
         shard, offset, channels, length = self._spots[recordings].T
         wrong = np.flatnonzero((starts < 0) | (starts + samples > length))
         if len(wrong):
@@ -139,9 +139,9 @@ class Store:
         return np.stack([shard, offset + 2 * channels * starts, 2 * channels * samples], 1)
 
     def hash(self) -> str:
-        """SHA-256 of all recordings in the order of their ids, metadata and samples.
+        """Return the SHA-256 of all recordings in the order of their ids, metadata and samples.
 
-        Equal whatever the number of writers, shards and runs. The samples enter by the SHA-256 that their metadata has;
+        It does not depend on the number of writers, shards and runs. Samples enter by the SHA-256 in their metadata;
         ``verify(full=True)`` checks them against it.
         """
         found = hashlib.sha256()
@@ -159,16 +159,16 @@ class Store:
             )
 
     def fingerprint(self, id: str) -> str:
-        """Of the source of a recording; empty where none was taken."""
+        """Return the fingerprint of the source of a recording; empty where none was taken."""
         return self._entries[self.number(id)].source
 
     def skipped(self) -> dict[str, str]:
-        """Reason by id of the sources that are not in the store."""
+        """Return the reason by id of the sources that are not in the store."""
         with disk_errors("read"):
             return read_skipped(self._folder, self._numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a spawned process gets: the same index, and descriptors of its own when it reads."""
+        """Return the state for a spawned process: the same index; it opens descriptors of its own when it reads."""
         return {**self.__dict__, "_open": {}}
 
     def _is_sound(self, number: int, full: bool) -> bool:
@@ -185,7 +185,7 @@ class Store:
         return not full or found.hexdigest() == record.sha256
 
     def _descriptor(self, shard: int) -> "_Descriptor":
-        """Open a shard. No lock, so that a fork can never inherit one that is held: at worst a file is opened twice."""
+        """Open a shard without a lock, so that a fork never inherits a held one; at worst a file is opened twice."""
         opened = _Descriptor(self._folder / f"{self._shards[shard]}.bin")
         self._open[shard] = opened
         while len(self._open) > self._max_open:
@@ -195,7 +195,7 @@ class Store:
 
 
 class _Descriptor:
-    """An open file that is closed when nobody holds it: a thread that is reading still does when the store lets go."""
+    """An open file that is closed with its last reference: a thread may still read when the store drops it."""
 
     __slots__ = ("number",)
 
@@ -226,7 +226,7 @@ def _unknown(recording: StoredRecording | str | int) -> InputError:
     return InputError(f"the store has no recording {name!r}; expected one of `recordings`, its id or its number")
 
 
-def _out_of_range(entry: Entry, start: int, stop: int) -> InputError:
+def _out_of_range(entry: ShardLine, start: int, stop: int) -> InputError:
     return InputError(
         f"samples {start} to {stop} of recording {entry.id!r} were asked for; it has samples 0 to {entry.samples}"
     )

@@ -1,4 +1,4 @@
-"""store.json: what a store was made of and how. Written once; whoever adds to the store must ask for the same.
+"""store.json: what a store was made of and how. It is written once, and every later addition must ask for the same.
 
 Settings are JSON values of the preparation: signal, reference, policies, version of the recipe. ``key_check`` tells
 whether two stores have ids made with the same private key, and nothing about the key.
@@ -19,14 +19,14 @@ from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.files import write_text
 
 FORMAT = 2
-"""2 since lines may have the fingerprint of a source. Stores of format 1 are read and gone on with, without any."""
+"""2 since lines may have the fingerprint of a source. Stores of format 1 are read and continued without any."""
 _READ = (1, FORMAT)
 NAME = "store.json"
 
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What store.json says."""
+    """The contents of store.json."""
 
     dataset: str
     settings: dict[str, Any]
@@ -34,13 +34,13 @@ class StoreInfo:
     """None where ids are the corpus's own."""
     format: int = FORMAT
     transforms: str | None = None
-    """Who computed the Fourier transforms of the filters ("SciPy 1.17"): other versions round differently."""
+    """Library that computed the Fourier transforms of the filters ("SciPy 1.17"); other versions round differently."""
 
 
 def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_check: str | None = None) -> StoreInfo:
-    """Make a store, or find one that was made with the same settings; one with others is refused by name.
+    """Make a store, or find one with the same settings; a ConfigError names the settings that differ.
 
-    Any number of processes may do so at once: one of them makes it.
+    Any number of processes may do so at once; one of them makes it.
     """
     try:
         plain = json.loads(json.dumps(settings, allow_nan=False))
@@ -67,7 +67,7 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
 
 
 def read_info(folder: Path) -> StoreInfo:
-    """What the store in this folder was made of."""
+    """Read what the store in this folder was made of."""
     with disk_errors("read"):
         try:
             data = (folder / NAME).read_bytes()
@@ -122,7 +122,7 @@ def _fields(info: StoreInfo) -> dict[str, Any]:
 
 
 def _differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Each field that differs, with both values; fields of objects one by one."""
+    """Yield each field that differs, with both values; fields of objects one by one."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old | new):
             path = f"{where}.{name}".removeprefix(".").removeprefix("settings.")

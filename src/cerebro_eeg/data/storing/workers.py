@@ -1,8 +1,8 @@
-"""The processes that do a job: each owns a shard, none outlives the first one, and one bad file stops none of them.
+"""The worker processes of a preparation: each owns a shard, none outlives the main process, no bad file stops them.
 
-A file can also end the process that reads it: a fault in a library, memory that the system takes back. Then the pool is
-gone. Those that may have been at work are tried one at a time in a process of their own, so that the one to blame is
-known and is skipped with the reason ``crash``; the others go on in a new pool.
+A file can also end the process that reads it, by a fault in a library or for want of memory. Then the pool is gone. The
+recordings that may have been at work are tried one at a time in a process of their own. So the one to blame is found
+and skipped with the reason ``crash``, and the others continue in a new pool.
 """
 
 import contextlib
@@ -18,9 +18,10 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
+from cerebro_eeg.data.reading.formats import reader_code
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
-from cerebro_eeg.data.storing.skipped import SkipLog
+from cerebro_eeg.data.storing.skip_log import SkipLog
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError, StoreBusyError, StoreError
@@ -32,7 +33,7 @@ _shard: tuple[ShardWriter, SkipLog] | None = None
 
 
 def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator[int]:
-    """Do the work, in shards that begin with ``name``; yields the source bytes of each recording stored or skipped."""
+    """Do the work, in shards that begin with ``name``; yield the source bytes of each recording stored or skipped."""
     if workers == 0 and mine:
         with opened_shard(job.folder, name) as (writer, log):
             for id, item in mine:
@@ -49,7 +50,9 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
             return
         except BrokenProcessPool:
             left = [pair for pair in left if pair[0] not in done]
-        except OSError as error:  # what a worker meets is skipped or a StoreError: this is of the processes themselves
+        except (
+            OSError
+        ) as error:  # errors of a file are skipped or a StoreError, so this one comes from the processes themselves
             raise _no_processes(error) from None
         told = finished(job.folder)  # a worker may have died between the end of its work and saying so
         yield from (item.size for id, item in left if id in told)
@@ -60,7 +63,7 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
 
 
 def in_own_process(function: Callable[..., T], *args: object) -> T | None:
-    """What a function of a module gives in a process of its own; None where the process dies of it."""
+    """Return the result of a function of a module in a process of its own; None where the process dies of it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             with _uninterrupted():
@@ -73,14 +76,14 @@ def in_own_process(function: Callable[..., T], *args: object) -> T | None:
 
 
 def finished(folder: Path) -> set[str]:
-    """All that is stored or skipped."""
+    """Return the ids of everything that is stored or skipped."""
     store = Store(folder)
     return {record.id for record in store.recordings} | set(store.skipped())
 
 
 @contextlib.contextmanager
 def opened_shard(folder: Path, name: str) -> Iterator[tuple[ShardWriter, SkipLog]]:
-    """A shard and a skip log of our own, closed at the end."""
+    """Yield a shard and a skip log of our own, closed at the end."""
     writer, log = _claim(folder, name)
     try:
         yield writer, log
@@ -105,8 +108,8 @@ def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> 
         log.add(id, "input")
     except OSError:
         log.add(id, "reader_oserror")
-    except Exception as error:  # a file that breaks a reader in a way nobody foresaw must not stop the others
-        log.add(id, "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower()))
+    except Exception as error:  # a file that breaks a reader in an unforeseen way must not stop the others
+        log.add(id, reader_code(error))
     return item.size
 
 
@@ -120,13 +123,13 @@ def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[s
             futures = [pool.submit(_work, pair) for pair in pairs]
         for future in as_completed(futures):
             yield future.result()
-    except BaseException:  # what a worker has begun it ends; nothing else is begun
+    except BaseException:  # a worker ends the recording that it has begun; no other is begun
         pool.shutdown(cancel_futures=True)
         raise
 
 
 def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
-    """Each alone; the next takes over a process that has lived, and only who ends a fresh one is to blame."""
+    """Try each recording alone; a process that has lived takes the next, and only the end of a fresh one is blamed."""
     pool: ProcessPoolExecutor | None = None
     try:
         for id, item in suspects:
@@ -146,7 +149,7 @@ def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
 
 
 def _fresh(job: Job, name: str) -> ProcessPoolExecutor:
-    """A pool of one process that has shown that it works: otherwise a file would be blamed for what it did not do."""
+    """Return a pool of one process that has shown that it works; otherwise a file would be blamed for its failure."""
     pool = _pool(job, name, 1)
     try:
         with _uninterrupted():
@@ -165,7 +168,7 @@ def _no_processes(error: OSError) -> StoreError:
 
 
 def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:
-    """Whether the process outlives this recording; the pool is closed when it does not."""
+    """Return whether the process outlives this recording; the pool is closed when it does not."""
     try:
         pool.submit(_work, pair).result()
     except BrokenProcessPool:
@@ -176,19 +179,19 @@ def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Processes that are started here are never interrupted: that is for the first one to tell, in one line.
+    """Block interrupts in processes that are started here; the main process prints the one line about it.
 
-    A worker could ignore it only when it is up, and would die with a traceback before.
+    A worker could ignore the signal only once it is up, and would die with a traceback before.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # one that came meanwhile arrives now
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile arrives now
 
 
 def _claim(folder: Path, name: str) -> tuple[ShardWriter, SkipLog]:
-    """The shard and skip log with the first number that no living process holds."""
+    """Claim the shard and skip log with the first number that no living process holds."""
     for number in range(1000):
         with contextlib.suppress(StoreBusyError), contextlib.ExitStack() as stack:
             writer = stack.enter_context(ShardWriter(folder, f"{name}-{number}"))
@@ -199,14 +202,14 @@ def _claim(folder: Path, name: str) -> tuple[ShardWriter, SkipLog]:
 
 
 def _start(job: Job, name: str) -> None:
-    """In a worker, first; it must not fail, because the pool would not say why."""
+    """Start a worker; this must not fail, because the pool would not say why."""
     global _job
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _job = job, name
 
 
 def _end_with_parent() -> None:
-    """A worker whose first process was killed would wait for work for ever, and hold its shard."""
+    """End with the main process; a worker would otherwise wait for work for ever and hold its shard."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     multiprocessing.connection.wait([parent.sentinel])

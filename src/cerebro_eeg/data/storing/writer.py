@@ -1,9 +1,10 @@
-"""The scale of a recording in microvolts, one robust number, also from blocks that are never in memory together.
+"""ShardWriter: writes recordings into a store, block by block, whole or not at all.
 
-ShardWriter: how recordings get into a store, block by block, whole or not at all.
+Samples are appended to the writer's own shard and flushed, and then the line that commits them. A writer that is killed
+at any byte and opened again continues behind the last whole line. No other process may use its name meanwhile.
 
-Samples are appended to the writer's own shard and flushed, then the line that commits them. Killed at any byte and
-opened again, a writer goes on behind the last whole line. No other process may use its name meanwhile.
+``ScaleSample`` computes the scale of a recording in microvolts, one robust number, from blocks that are never in memory
+together.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.filtering.half import FilteredPiece, HalfSplitter
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.fingerprint import is_fingerprint
 from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment, check, to_line
@@ -27,9 +29,9 @@ _GOLDEN = np.uint32(2654435769)  # 2^32 / golden ratio: its multiples fill the r
 
 
 def robust_scale(signal: NDArray[np.floating]) -> float:
-    """1.4826 x the median over channels of the median absolute deviation of (time, channel).
+    """Return 1.4826 x the median over channels of the median absolute deviation of (time, channel).
 
-    The lower of two middle values counts, as in ``torch.median``: a model that scales an array by itself agrees.
+    The lower of two middle values counts, as in ``torch.median``, so that a model which scales an array itself agrees.
     """
     rows = np.ascontiguousarray(signal.T, dtype=np.float32)
     deviations = _lower_median(np.abs(rows - _lower_median(rows)[:, None]))
@@ -42,10 +44,10 @@ def _lower_median(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class ScaleSample:
-    """Rows of a recording that arrives in blocks, enough for its scale: all up to 32,768, of more about 16,384 or more.
+    """Rows of a recording that arrives in blocks, enough for its scale: all up to 32,768, else about half of that.
 
-    Which rows are kept depends on their number alone, not on the blocks. Multiples of the golden ratio choose them:
-    every n-th row would make a steady oscillation look constant.
+    The choice of rows depends on their number alone, not on the blocks. Multiples of the golden ratio choose them,
+    because every n-th row would make a steady oscillation look constant.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class ScaleSample:
         self._kept = 0
 
     def add(self, block: NDArray[np.float16]) -> None:
-        """The next rows (time, channel)."""
+        """Add the next rows (time, channel)."""
         marks = np.arange(self._seen, self._seen + len(block), dtype=np.uint64).astype(np.uint32) * _GOLDEN
         self._seen += len(block)
         chosen = marks < self._limit
@@ -70,22 +72,21 @@ class ScaleSample:
             self._rows, self._marks, self._kept = [rows[chosen]], [marks[chosen]], int(chosen.sum())
 
     def scale(self) -> float:
-        """Of what has come so far: exactly ``robust_scale`` where no row was left out."""
+        """Return the scale of the rows so far, exactly ``robust_scale`` where no row was left out."""
         return robust_scale(np.concatenate(self._rows)) if self._kept else 0.0
 
 
-LARGEST = 65504.0  # microvolts, the largest float16
 SHARD_BYTES = 1 << 30
 
 
 def _point(name: str, recording: str) -> None:
-    """Where a test ends the process as a kill would: CEREBRO_FAULT=name:recording."""
+    """End the process here, as a kill would, for a test that sets CEREBRO_FAULT=name:recording."""
     if os.environ.get("CEREBRO_FAULT") == f"{name}:{recording}":
         os._exit(9)
 
 
 class ShardWriter:
-    """Appends recordings to the shards of one writer; one that has reached ``shard_bytes`` is followed by a new one."""
+    """Appends recordings to the shards of one writer; after ``shard_bytes`` it begins a new shard."""
 
     def __init__(self, folder: Path, writer: str, *, shard_bytes: int = SHARD_BYTES, lock: bool = True) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", writer):
@@ -121,7 +122,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def recording(self, id: str, channels: Sequence[str], sfreq: float) -> Iterator["Draft"]:
-        """A recording to be written: ``commit`` it before the block ends, or nothing of it stays."""
+        """Yield a recording to write; ``commit`` it before the block ends, or nothing of it stays."""
         if self._closed or os.getpid() != self._pid:
             raise StoreError("this writer is closed, or belongs to another process; open one here")
         if id in self._ids:
@@ -140,7 +141,7 @@ class ShardWriter:
                     self._cut()
 
     def close(self) -> None:
-        """Let another process use the name."""
+        """Release the name for another process."""
         self._closed = True
         self._files.close()
         self._lock.close()
@@ -170,7 +171,7 @@ class ShardWriter:
             self._open_shard()
 
     def _cut(self) -> None:
-        """Shorten both files to what is committed."""
+        """Shorten both files to their committed parts."""
         os.ftruncate(self._lines, self._lines_end)
         _point("between-cuts", self._writer)
         os.ftruncate(self._payload, self._payload_end)
@@ -190,7 +191,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A disk that fails ends the writer: what the files hold then is known again when they are opened anew."""
+        """End the writer when the disk fails; opening it anew finds out what the files hold."""
         try:
             with disk_errors():
                 yield
@@ -211,38 +212,23 @@ class Draft:
         self._hash = hashlib.sha256()
         self._sample = ScaleSample()
         self._segments: list[StoredSegment] = []
-        self._samples = self._not_finite = self._too_large = 0
-        self._onset: float | None = None  # of the segment that is being written
-        self._position = 0  # rows of it that have come, with those that became a gap
-        self._short = self._joined = False
+        self._samples = 0
+        self._splitter = HalfSplitter(self._sfreq)
+        self._begun = False
 
     def segment(self, onset: float, *, short: bool = False) -> None:
         """Begin a segment ``onset`` seconds after the start of the recording."""
-        self._onset, self._short, self._position, self._joined = float(onset), short, 0, False
+        self._splitter.begin(onset, short=short)
+        self._begun = True
 
     def write(self, block: NDArray[np.floating]) -> None:
-        """The next samples (time, channel) of the segment, in microvolts; what float16 cannot hold becomes a gap."""
-        if not self._open or self._onset is None:
+        """Write the next (time, channel) microvolts of the segment; samples that float16 cannot hold become a gap."""
+        if not self._open or not self._begun:
             raise InputError("samples come after `segment` and before `commit`; begin a segment first")
         if block.ndim != 2 or block.shape[1] != len(self._channels):
             raise InputError(f"a block is (time, {len(self._channels)} channels), got shape {block.shape}")
-        if len(block) == 0:
-            return
-        with np.errstate(invalid="ignore"):
-            whole = block.min() >= -LARGEST and block.max() <= LARGEST  # false for NaN, too
-        if whole:
-            self._put(block, 0)
-        else:
-            finite = np.isfinite(block).all(1)
-            fits = (np.abs(block) <= LARGEST).all(1)
-            self._not_finite += int((~finite).sum())
-            self._too_large += int((finite & ~fits).sum())
-            edges = np.flatnonzero(np.diff(fits, prepend=False, append=False)).tolist()
-            for start, stop in zip(edges[::2], edges[1::2], strict=True):
-                self._joined = self._joined and start == 0
-                self._put(block[start:stop], start)
-            self._joined = bool(fits[-1])
-        self._position += len(block)
+        for piece in self._splitter.push(block):
+            self._put(piece)
 
     def commit(
         self,
@@ -257,7 +243,7 @@ class Draft:
         source_bytes: int = 0,
         source: str = "",
     ) -> StoredRecording:
-        """Make it part of the store. ``quality`` counts are added to those of the samples that became gaps.
+        """Make the recording part of the store; ``quality`` counts are added to those of samples that became gaps.
 
         ``source`` is the fingerprint of the source, if one was taken.
         """
@@ -267,7 +253,7 @@ class Draft:
             raise InputError("a recording is committed once, inside its block")
         if not self._samples:
             raise RecordingError("empty", "no sample of this recording can be stored; expected at least one")
-        counts = {"not_finite": self._not_finite, "too_large": self._too_large}
+        counts = {"not_finite": self._splitter.not_finite, "too_large": self._splitter.too_large}
         given = dict(quality or {})
         record = check(
             StoredRecording(
@@ -292,15 +278,13 @@ class Draft:
         self._writer._commit(record, self._end, source)
         return record
 
-    def _put(self, rows: NDArray[np.floating], ahead: int) -> None:
-        """Store rows that are ``ahead`` of the rows that have come, in the stored segment so far or in a new one."""
-        stored = np.ascontiguousarray(rows, dtype="<f2")
-        before = self._segments.pop() if self._joined else None
-        start = before.start if before else self._samples
-        onset = before.onset if before else (self._onset or 0.0) + (self._position + ahead) / self._sfreq
+    def _put(self, piece: FilteredPiece) -> None:
+        """Store a piece, as part of the stored segment so far or as a new one."""
+        stored = piece.rows.astype("<f2", copy=False)
+        before = None if piece.begins else self._segments.pop()
+        start, onset = (before.start, before.onset) if before else (self._samples, piece.onset)
         self._samples += len(stored)
-        self._segments.append(StoredSegment(start, self._samples, onset, self._short))
-        self._joined = True
+        self._segments.append(StoredSegment(start, self._samples, onset, piece.short))
         self._hash.update(stored.data)
         self._sample.add(stored)
         with self._writer._writing():

@@ -1,0 +1,353 @@
+"""Evaluate: score all trainings of a fine-tuning run. The test split is scored once.
+
+``evaluate`` finds the trainings and keeps the record of the first score. ``predict_training`` and ``score_training``
+are the work for one training: its predictions, their scores, and for seizures the events.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
+from cerebro_eeg.model import checkpoint
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.results import EvaluateResult
+from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
+from cerebro_eeg.runs.settings import Untrained
+from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
+from cerebro_eeg.runs.windows import LabelledTask, electrodes_of, find_splits, unknown_overlap
+from cerebro_eeg.scores import seizures
+from cerebro_eeg.scores.predictions import Predictions, score
+from cerebro_eeg.scores.tables import positive_of
+from cerebro_eeg.train.distributed import ProcessGroup, process_group
+
+Say = Callable[[str], None]
+DEFAULT_THRESHOLD = 0.5
+"""Probability from which a second belongs to a detected event, if no validation windows could choose one."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A finished training, and the windows to score it on."""
+
+    folder: RunFolder
+    fold: str
+    """Empty for the task's own splits."""
+    seed: int
+    windows: Windows
+
+    @property
+    def place(self) -> str:
+        """The folder of the training within the run."""
+        return f"{self.fold}/seed-{self.seed}".lstrip("/")
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the weights."""
+        return checkpoint.hash_tensors(checkpoint.read(self.folder.model)[1])
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The settings that all trainings are scored with."""
+
+    store: Store
+    processes: ProcessGroup
+    events: bool
+    """Score events also if no class is called a seizure."""
+    untrained: Untrained
+    as_is: bool
+    """Whether the run was trained on a store of another sampling rate than the model's."""
+    resamples: int
+    say: Say
+
+
+def evaluate(
+    run: Path,
+    store_folder: Path,
+    *,
+    split: Literal["test", "validation"] = "test",
+    again: bool = False,
+    device: str = "auto",
+    events: bool = False,
+    untrained: Untrained | None = None,
+    resamples: int = 1000,
+    say: Say = lambda line: None,
+) -> EvaluateResult:
+    """Score every training of a fine-tuning run; the test split only once, unless ``again``."""
+    folder = RunFolder(run)
+    settings = _read_settings(folder)
+    store = Store(store_folder)
+    _check_store(store, settings["store"])
+    with process_group(device) as processes, folder.locked():
+        if processes.size > 1:
+            raise ConfigError(f"evaluate was started in {processes.size} processes; start it in one")
+        options, seeds = settings["choices"], seeds_that_differ(settings)
+        trainings = list(_find_trainings(run, store, settings, split))
+        as_is = options["rate"] == "as_is"
+        scorer = Scorer(store, processes, events, untrained or options["untrained"], as_is, resamples, say)
+        notes = _training_notes(trainings, settings)
+
+        def result(
+            found: Mapping[str, Any], scorings: int, fresh: bool, first: Mapping[str, Any] | None = None
+        ) -> EvaluateResult:
+            return EvaluateResult(
+                str(run),
+                split,
+                settings["task"],
+                settings["unit"],
+                scorings,
+                fresh,
+                found["summary"],
+                None if first is None else first["summary"],
+                tuple(found["trainings"]),
+                tuple(notes),
+            )
+
+        if split == "validation":
+            scores = [score_training(scorer, one, predict_training(scorer, one), write=False) for one in trainings]
+            return result(_joined(scores), 0, True)
+        before = _earlier_record(run, trainings)
+        if before is not None and not again:
+            notes += [*_changed_weights(before, trainings), *_without_threshold(before, trainings)]
+            write_record(run, before)
+            return result(of_seeds(before.first, seeds), before.scorings, False)
+        if before is not None:  # counted before a score is seen, so that stopping halfway does not hide it
+            before = ScoreRecord(before.scorings + 1, before.first, before.last)
+            write_record(run, before)
+        records = [_score_test(scorer, training, again, notes) for training in trainings]
+        last = _joined([record.last for record in records])
+        if before is None:
+            first, scorings = _joined([record.first for record in records]), max(r.scorings for r in records)
+        else:
+            first, scorings = before.first, before.scorings
+        write_record(run, ScoreRecord(scorings, first, last))
+        of_first = of_seeds(first, seeds)
+        return result(last if again else of_first, scorings, True, of_first if scorings > 1 else None)
+
+
+def _read_settings(folder: RunFolder) -> dict[str, Any]:
+    """Return the settings of a fine-tuning run, or raise an error that says what else the folder is."""
+    path = folder.path
+    if path.is_file() or (folder.model.exists() and not (path / "run.json").exists()):
+        raise ConfigError(f"{path} is a checkpoint; evaluate scores the folder of a run that finetune --out made")
+    found = folder.read()
+    settings: dict[str, Any] = found["settings"]
+    if found["verb"] == "pretrain":
+        raise ConfigError(f"{path} is a pre-training run, which answers nothing yet; finetune it, then evaluate that")
+    if "choices" not in settings or "store" not in settings:
+        raise ConfigError(f"{path} is one training of a run; give the folder of the run that it lies in")
+    return settings
+
+
+def _check_store(store: Store, wanted: Mapping[str, str]) -> None:
+    """Raise an error if the store is not the one that the run was trained on."""
+    found = store.hash()
+    if found != wanted["sha256"]:
+        raise InputError(
+            f"the store ({store.info.dataset}, SHA-256 {found[:16]}...) is not the one that the run was trained on "
+            f"({wanted['dataset']}, {wanted['sha256'][:16]}...); give that one, so that no test subject was trained on"
+        )
+
+
+def _find_trainings(
+    run: Path, store: Store, settings: Mapping[str, Any], part: Literal["test", "validation"]
+) -> Iterator[TrainedModel]:
+    """Yield the trainings with their windows, cut as they were for training."""
+    task = LabelledTask(**{**settings["task"], "names": tuple(settings["task"]["names"])})
+    splits, seeds = list(find_splits(store, task, settings["choices"]["folds"])), seeds_that_differ(settings)
+    folders = [(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
+    unfinished = [path.relative_to(run).as_posix() for path in folders if not RunFolder(path).model.exists()]
+    if unfinished:
+        raise ConfigError(
+            f"{len(unfinished)} of {len(folders)} trainings are not finished ({', '.join(unfinished[:6])}"
+            f"{', ...' if len(unfinished) > 6 else ''}); start the same finetune command again, then evaluate"
+        )
+    for split, counts in zip(splits, settings["windows"], strict=True):
+        windows, before = (split.test, counts[2]) if part == "test" else (split.validation, counts[1])
+        if windows is None or not len(windows):
+            raise InputError(f"task {task.task!r} has no {part} windows; say --split, or finetune with --folds N")
+        if len(windows) != before:
+            raise InputError(
+                f"the {part} split has {len(windows):,} windows and had {before:,} when the run was trained; use the "
+                "release of cerebro-eeg that trained it"
+            )
+        for seed in seeds:
+            yield TrainedModel(RunFolder(run / split.name / f"seed-{seed}"), split.name, seed, windows)
+
+
+def _training_notes(trainings: Sequence[TrainedModel], settings: Mapping[str, Any]) -> list[str]:
+    """Return notes on how the run was trained that a reader of its scores must know."""
+    records = [checkpoint.read_header(training.folder.model).training for training in trainings]
+    store = settings["store"]["sha256"]
+    overlaps = {line for record in records if (line := unknown_overlap(record, store)) is not None}
+    return [*filter(None, [one_for_all(settings)]), *sorted(overlaps)]
+
+
+def _earlier_record(run: Path, trainings: Sequence[TrainedModel]) -> ScoreRecord | None:
+    """Return the run's record, or the joined records of its trainings; None if the first scoring has not ended."""
+    whole = read_record(run)
+    found = [read_record(training.folder.path) for training in trainings]
+    known = [record for record in found if record is not None]
+    if whole is None and len(known) < len(trainings):
+        return None
+    if whole is None:
+        whole = ScoreRecord(1, _joined([record.first for record in known]), _joined([record.last for record in known]))
+    return ScoreRecord(max([whole.scorings, *(record.scorings for record in known)]), whole.first, whole.last)
+
+
+def _score_test(scorer: Scorer, training: TrainedModel, again: bool, notes: list[str]) -> ScoreRecord:
+    """Return the record of a training, which is scored now if it was not yet, or if ``again``."""
+    folder = training.folder.path
+    kept = folder / "test.npz"
+    old = read_record(folder)
+    if old is None and kept.exists():  # the scoring was stopped, or its record was deleted
+        notes.append(f"{training.place} had test.npz but no test.json: the first score is of those predictions")
+        found = _score_predictions(scorer, training, Predictions.load(kept), write=True)
+        old = ScoreRecord(1, found, found)
+        write_record(folder, old)
+    if old is not None and not again:
+        return old
+    predictions = predict_training(scorer, training)
+    predictions.save(kept if old is None else folder / "test-again.npz")
+    found = score_training(scorer, training, predictions, write=True)
+    record = ScoreRecord(1, found, found) if old is None else ScoreRecord(old.scorings + 1, old.first, found)
+    write_record(folder, record)
+    return record
+
+
+def _changed_weights(before: ScoreRecord, trainings: Sequence[TrainedModel]) -> list[str]:
+    """Return a note for each training whose weights are no longer those of the first score."""
+    scored = {(score["fold"], score["seed"]): score["weights"] for score in before.first["trainings"]}
+    return [
+        f"the weights of {training.place} have changed since this score; --again scores the new ones"
+        for training in trainings
+        if scored.get((training.fold, training.seed)) != training.hash()
+    ]
+
+
+def _without_threshold(before: ScoreRecord, trainings: Sequence[TrainedModel]) -> list[str]:
+    """Return a note if the first score is of a release that did not yet score the threshold of the weights."""
+    known = all(score["scores"]["at_threshold"] for score in before.first["trainings"])
+    heads = [checkpoint.read_header(training.folder.model).head for training in trainings]
+    if known or not any(head is not None and head.threshold is not None for head in heads):
+        return []
+    return ["this score is older than scores at the threshold that predict decides by; --again has them"]
+
+
+def _joined(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the scores of all trainings with their summary."""
+    return {"summary": summarise(scores), "trainings": list(scores)}
+
+
+# One training
+
+
+def predict_training(scorer: Scorer, training: TrainedModel) -> Predictions:
+    """Return the predictions of a training's weights for its windows."""
+    windows = training.windows
+    model = Cerebro.from_pretrained(
+        training.folder.model,
+        sfreq=windows.sfreq if scorer.as_is else None,
+        rate="as_is" if scorer.as_is else "error",
+    )
+    if model.head is None or model.head.names != windows.names:
+        raise CheckpointError(
+            f"the weights of {training.place} do not answer {', '.join(windows.names)}; the run was altered"
+        )
+    ids = electrodes_of([windows], model.training_record.electrode_windows, scorer.untrained)
+    output = predict_windows(
+        model.to(scorer.processes.device), scorer.store, windows, scorer.processes, electrodes=ids, say=scorer.say
+    )
+    return to_predictions(scorer.store, windows, output)
+
+
+def score_training(scorer: Scorer, training: TrainedModel, predictions: Predictions, *, write: bool) -> dict[str, Any]:
+    """Return the scores as JSON values, and print that they were made; ``write`` also writes the events as TSV."""
+    found = _score_predictions(scorer, training, predictions, write=write)
+    scorer.say(f"scored {training.place}: {len(training.windows):,} windows")
+    return found
+
+
+def _score_predictions(
+    scorer: Scorer, training: TrainedModel, predictions: Predictions, *, write: bool
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "fold": training.fold,
+        "seed": training.seed,
+        "weights": training.hash(),
+        "scores": score_by(training.folder.model, predictions, scorer.resamples),
+        "events": None,
+    }
+    positive = seizures.seizure_class(predictions.names) if predictions.kind == "classification" else None
+    if scorer.events and positive is None:
+        if predictions.kind != "classification" or len(predictions.names) != 2:
+            raise ConfigError(f"--events needs a task with two classes; this one has {', '.join(predictions.names)}")
+        positive = 1
+    if positive is not None:
+        threshold = _event_threshold(training, predictions.names, positive)
+        lines, durations = _time_lines(scorer.store, predictions, positive)
+        name = predictions.names[positive]
+        scored = seizures.score_events(lines, name, threshold=threshold, resamples=scorer.resamples)
+        found["events"] = scored.to_dict()
+        for id, line in lines.items() if write else ():
+            path = training.folder.path / "test-events" / f"{id}_events.tsv"
+            seizures.write_events(path, line.probability, threshold, durations[id])
+    return found
+
+
+def score_by(weights: Path, predictions: Predictions, resamples: int) -> dict[str, Any]:
+    """Return the scores as JSON values, also at the threshold that ``predict`` takes from these weights."""
+    head = checkpoint.read_header(weights).head
+    if head is None or head.threshold is None or positive_of(predictions.kind, predictions.names) is None:
+        return score(predictions, resamples=resamples).to_dict()
+    return score(predictions, threshold=head.threshold, chosen_on=head.threshold_level, resamples=resamples).to_dict()
+
+
+def _event_threshold(training: TrainedModel, names: Sequence[str], positive: int) -> float:
+    """Return the probability from which a second is detected: it separates the validation windows best (Youden).
+
+    The threshold of ``predict`` does so if it was chosen over windows, and is then taken.
+    """
+    from sklearn.metrics import roc_curve
+
+    head = checkpoint.read_header(training.folder.model).head
+    over_windows = head is not None and head.threshold_level == "window" and positive == len(names) - 1
+    if head is not None and head.threshold is not None and over_windows:
+        return head.threshold
+    path = training.folder.path / "validation.npz"
+    if not path.exists():
+        return DEFAULT_THRESHOLD
+    found = Predictions.load(path)
+    truth = found.truth == positive
+    if truth.all() or not truth.any():
+        return DEFAULT_THRESHOLD
+    false, true, thresholds = roc_curve(truth, found.output[:, positive], drop_intermediate=False)
+    return float(min(1.0, thresholds[int(np.argmax(true - false))]))
+
+
+def _time_lines(
+    store: Store, predictions: Predictions, positive: int
+) -> tuple[dict[str, seizures.TimeLine], dict[str, float]]:
+    """Return the time line of every recording, and its duration."""
+    lines, durations = {}, {}
+    for id in np.unique(predictions.recording).tolist():
+        here = predictions.recording == id
+        record = store.recordings[store.number(id)]
+        end = record.segments[-1]
+        duration = end.onset + (end.stop - end.start) / record.sfreq
+        start, length = predictions.start[here], int(np.ceil(duration - 1e-6))
+        truth = (predictions.truth[here] == positive).astype(np.float64)
+        lines[id] = seizures.TimeLine(
+            record.subject or f"recording {id}",
+            seizures.lay_out(start, predictions.seconds, truth, length),
+            seizures.lay_out(start, predictions.seconds, predictions.output[here, positive], length),
+        )
+        durations[id] = duration
+    return lines, durations

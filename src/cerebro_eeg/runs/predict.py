@@ -1,0 +1,414 @@
+"""Predict: from EEG files to a model's answer for each of their windows, without a store and in bounded memory.
+
+The path of a recording, in the order of this file: ``find_inputs`` lists the files, ``make_reader`` readies the model,
+``cut_windows`` cuts the filtered signal, ``compute`` runs the model on the windows, ``predict`` collects the answers.
+``embed`` (in ``runs/embed.py``) takes the same path and collects features instead.
+
+Windows never span a gap, and they hold exactly the samples that a store made by ``prepare`` would hold.
+
+Legend: **B** windows, **C** channels, **T** samples.
+"""
+
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.channels.match import Channel
+from cerebro_eeg.config import HeadConfig, ModelConfig
+from cerebro_eeg.costs import cost
+from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
+from cerebro_eeg.data.filtering.half import FilteredPiece
+from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
+from cerebro_eeg.fast import packed
+from cerebro_eeg.model import inputs
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs.decisions import Prediction, softmax
+from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
+from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.windows import Electrodes, electrode_ids
+from cerebro_eeg.train.loop import evaluating
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.signals import Source
+
+BATCH = 64
+"""The most windows that are computed at once."""
+BATCH_BYTES = 256 << 20
+"""About the most memory that the activations of these windows may take."""
+OnProgress = Callable[[float, float], None]
+"""A function that is called with the seconds of a recording that are done, and its length in seconds."""
+Watch = Callable[[Signal, FilteredPiece], None]
+"""A function that is called with every block of filtered samples, for example to draw them."""
+_TRAINING = re.compile(r"(seed|fold)-\d+")
+
+
+# The recordings and the checkpoint that a command line names
+
+
+@dataclass(frozen=True)
+class Input:
+    """A recording that the user asked for.
+
+    Its ``id`` is a keyed hash of its path below the given folder (as ``prepare folder`` makes it), or of the path of a
+    file as it was given. A file name may reveal who was recorded, so only this class and the private map hold names.
+    """
+
+    number: int
+    """Counts from 1 in the order given; the files of a folder are in the order of their names."""
+    path: Path
+    name: str
+    id: str
+    size: int
+    """Bytes; 0 when the size cannot be read."""
+
+
+def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None = None) -> list[Input]:
+    """List the recordings in these files and folders, each once; files inside our own folder ``out`` are left out."""
+    if not files:
+        raise ConfigError("no recording was given; expected EEG files, or folders that hold some")
+    if not any(map(os.path.lexists, files)):
+        what = "the file or folder given does" if len(files) == 1 else f"all {len(files)} files and folders given do"
+        raise InputError(f"{what} not exist; expected EEG files, or folders that hold some: check the path")
+    ours = None if out is None else out.resolve()
+    named: dict[Path, tuple[Path, str, int]] = {}
+    for given in files:
+        if given.is_dir() and given.suffix.casefold() != ".mff":
+            found = [(source.path, source.name, source.size) for source in find_sources(given)]
+        else:
+            found = [(given, plain_name(Path(os.path.normpath(given))), _size(given))]
+        for path, name, size in found:
+            whole = path.resolve()
+            if ours is None or not whole.is_relative_to(ours):
+                named.setdefault(whole, (path, name, size))
+    key = privacy.read_key(privacy.default_key_file() if key_file is None else key_file)
+    found_inputs = [
+        Input(number, path, name, privacy.make_id(key, "recording", name), size)
+        for number, (path, name, size) in enumerate(named.values(), 1)
+    ]
+    if len({one.id for one in found_inputs}) < len(found_inputs):
+        raise ConfigError("two folders hold recordings of one name, which would get one id; give the folder above them")
+    return found_inputs
+
+
+def write_map(map_file: Path | None, recordings: Sequence[Input]) -> None:
+    """Add to the private map which path each id stands for; do nothing without a map."""
+    if map_file is not None:
+        privacy.add_to_map(map_file, {"recordings": {one.id: one.name for one in recordings}, "subjects": {}})
+
+
+def find_checkpoint(model: Path | str) -> Path | str:
+    """Return the checkpoint that is meant: ``model`` itself, or the single training inside the folder of a run."""
+    path = Path(model).expanduser()
+    if not path.exists() and _TRAINING.fullmatch(path.name):  # otherwise it would be looked up on the Hub
+        raise ConfigError(f"there is no training {model}; give a checkpoint, or the folder of a training")
+    if not path.is_dir() or (path / "model.safetensors").exists() or not (path / "run.json").exists():
+        return model  # if something is wrong with it, loading it raises an error that says so
+    trained = sorted([*path.glob("seed-*/model.safetensors"), *path.glob("fold-*/seed-*/model.safetensors")])
+    if not trained:
+        raise ConfigError(f"no training of {model} is finished; start the same command again that began it")
+    if len(trained) > 1:
+        some = ", ".join(one.parent.relative_to(path).as_posix() for one in trained[:4])
+        raise ConfigError(
+            f"{model} holds {len(trained)} trainings ({some}{', ...' if len(trained) > 4 else ''}); give the folder of "
+            "one of them"
+        )
+    return trained[0]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # the file is refused with the reason when it is opened
+
+
+# The model
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that is ready to read recordings, with the windows that it reads."""
+
+    model: Cerebro
+    electrodes: Electrodes
+    samples: int
+    """Length of a window."""
+    stride: int
+    """Samples from the start of one window to the start of the next."""
+    handling: Handling
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def seconds(self) -> float:
+        """Length of a window."""
+        return self.samples / self.config.signal.sfreq
+
+    def text(self) -> str:
+        """Describe in one line how recordings are filtered and cut."""
+        signal = self.config.signal
+        kind = "zero-phase" if signal.filter_phase == "zero" else "causal"
+        notch = f", notch {signal.notch_width:g} Hz wide" if signal.notch_width else ", no notch"
+        return (
+            f"recordings are prepared as the weights expect: {signal.sfreq:g} Hz, {signal.highpass:g} to "
+            f"{signal.lowpass:g} Hz ({kind}{notch}), reference {signal.reference}; windows of "
+            f"{self.seconds:g} s every {self.stride / signal.sfreq:g} s"
+        )
+
+
+def make_reader(
+    model: Cerebro, *, seconds: float | None = None, stride: float | None = None, handling: Handling = Handling()
+) -> Reader:
+    """Return a reader of windows of ``seconds`` (default: the model's own), one every ``stride`` seconds.
+
+    Without ``stride`` the windows lie side by side.
+    """
+    rate = model.config.signal.sfreq
+    own = model.head.samples if model.head is not None else None
+    samples = own or model.n_times or model.config.window
+    if seconds is not None:
+        samples = math.floor(_positive("seconds", seconds) * rate + 0.5)
+    if model.config.patches.count(samples) < 1:
+        raise ConfigError(
+            f"windows of {samples / rate:g} s are too short for a patch; at {rate:g} Hz it needs "
+            f"{model.config.patches.shortest() / rate:.3g} s"
+        )
+    step = samples if stride is None else max(1, math.floor(_positive("stride", stride) * rate + 0.5))
+    return Reader(model, _electrodes(model, handling), samples, step, handling)
+
+
+def load_model(model: "Cerebro | Path | str") -> Cerebro:
+    """Return the model itself, or load it from a checkpoint, the folder of a training, or the Hub."""
+    return model if isinstance(model, Cerebro) else Cerebro.from_pretrained(find_checkpoint(model))
+
+
+def random_words(model: Cerebro) -> str | None:
+    """Return a line that says that the weights record no training; None for trained weights.
+
+    Random weights are a fair baseline, but a user must not take them for a trained model.
+    """
+    record = model.training_record
+    if record.windows or record.steps:
+        return None
+    known = "the checkpoint records no training" if model.load_report else "the model was neither loaded nor trained"
+    return (
+        f"{known}, so the weights of its encoder are random, unless you set them yourself: what comes of them is a "
+        "baseline (Cerebro.from_pretrained loads trained ones)"
+    )
+
+
+def warn_random(model: Cerebro) -> None:
+    """Log the line of ``random_words`` as a warning, if there is one."""
+    if (line := random_words(model)) is not None:
+        inputs.say(logging.WARNING, line)
+
+
+def check_head(model: Cerebro) -> HeadConfig:
+    """Return the head; raise for a model that answers nothing, before any recording is read."""
+    head = model.head
+    if head is None:
+        raise CheckpointError(
+            "the checkpoint has no head, so it answers no question; give one that finetune made, or use embed"
+        )
+    if head.task == "classification" and head.n_outputs == 1:
+        raise CheckpointError("the checkpoint has a single class, so it decides nothing; give one with two or more")
+    return head
+
+
+def output_names(head: HeadConfig) -> tuple[str, ...]:
+    """Return the names of classes or targets; they are numbered when the checkpoint does not name them."""
+    return head.names or tuple(f"output {number}" for number in range(head.n_outputs))
+
+
+def _electrodes(model: Cerebro, handling: Handling) -> Electrodes:
+    if model.load_report is None:  # in a new model all electrodes are equally untrained: use them as they are
+
+        def named(names: tuple[str, ...]) -> NDArray[np.int64]:
+            return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
+
+        return named
+    return electrode_ids(model.training_record.electrode_windows, handling.untrained)
+
+
+def _positive(name: str, seconds: float) -> float:
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"{name} is {seconds:g}; expected a positive number of seconds")
+    return seconds
+
+
+# The windows of a recording
+
+
+@dataclass(frozen=True, eq=False)
+class RecordingWindows:
+    """Some consecutive windows of one recording."""
+
+    signal_BTC: NDArray[np.float16]
+    start_B: NDArray[np.float64]
+    """Seconds from the start of the recording."""
+    stretch_B: NDArray[np.int64]
+    """Number of the stretch (time without a gap) that each window lies in."""
+    short_B: NDArray[np.bool_]
+    """Whether that stretch is shorter than the filter."""
+
+
+def cut_windows(
+    signal: Signal, samples: int, stride: int, size: int, watch: Watch | None = None
+) -> Iterator[RecordingWindows]:
+    """Yield the windows of a recording, ``size`` at a time.
+
+    A window begins where its stretch begins and then every ``stride`` samples, as in a store. None leaves its stretch.
+    """
+    rate = signal.plan.new_rate
+    columns = list(signal.columns)
+    held = np.empty((0, len(columns)), np.float16)
+    place = wanted = 0  # samples of the stretch before `held`, and before the next window
+    stretch, onset = -1, 0.0
+    found: list[tuple[NDArray[np.float16], float, int, bool]] = []
+    for piece in signal.pieces():
+        if watch is not None:
+            watch(signal, piece)
+        if piece.begins:
+            held, place, wanted, stretch, onset = held[:0], 0, 0, stretch + 1, piece.onset
+        held = np.concatenate([held, piece.rows[:, columns]])
+        while wanted + samples <= place + len(held):
+            rows = held[wanted - place : wanted - place + samples]
+            found.append((rows.copy(), onset + wanted / rate, stretch, piece.short))  # a view would keep all of `held`
+            wanted += stride
+            if len(found) == size:
+                yield _stack(found)
+                found = []
+        gone = min(wanted - place, len(held))
+        held, place = held[gone:], place + gone
+    if found:
+        yield _stack(found)
+
+
+def _stack(found: list[tuple[NDArray[np.float16], float, int, bool]]) -> RecordingWindows:
+    rows, start, stretch, short = zip(*found, strict=True)
+    return RecordingWindows(np.stack(rows), np.array(start), np.array(stretch, np.int64), np.array(short, np.bool_))
+
+
+def longest_stretch(signal: Signal) -> float:
+    """Return the length of the longest stretch without a gap, in seconds."""
+    lengths = [0]
+    for piece in signal.pieces():
+        if piece.begins:
+            lengths.append(0)
+        lengths[-1] += len(piece.rows)
+    return max(lengths) / signal.plan.new_rate
+
+
+# The model on the windows
+
+
+def compute(
+    reader: Reader,
+    signal: Signal,
+    read: Callable[[Cerebro, Batch], Tensor],
+    progress: OnProgress = lambda seconds, of: None,
+    watch: Watch | None = None,
+) -> Iterator[tuple[RecordingWindows, NDArray[np.float32]]]:
+    """Yield windows with the output of ``read`` for them, some at a time; a recording without a window is an error."""
+    model, some = reader.model, False
+    needed = cost(reader.config, len(signal.ids), reader.samples).forward_bytes
+    size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
+    for windows in cut_windows(signal, reader.samples, reader.stride, size, watch):
+        some = True
+        with evaluating(model), torch.no_grad():
+            output = read(model, _batch(windows, signal, model.encoder.positions.device))
+        yield windows, np.asarray(output.float().cpu().numpy(), np.float32)
+        progress(float(windows.start_B[-1]), signal.end)
+    if not some:
+        raise RecordingError(
+            "too_short",
+            f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
+            f"this model is {reader.seconds:g} s; give a longer recording",
+        )
+
+
+def _batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
+    """Lay the windows out as ``loader.lay_out`` does: samples stay float16, and the model's patches promote them."""
+    x_BTC = torch.from_numpy(windows.signal_BTC).to(device)
+    count, size, width = x_BTC.shape
+    ids_C2 = torch.from_numpy(signal.ids).to(device)
+    scale_R = None if signal.scale is None else torch.full((count * width,), signal.scale, device=device)
+    return Batch(
+        x_BTC.transpose(1, 2).reshape(-1, size), ids_C2.repeat(count, 1), Layout.uniform(count, width), scale_R
+    )
+
+
+# Predictions
+
+
+def predict(
+    source: "Source",
+    model: Cerebro | Path | str,
+    *,
+    stride: float | None = None,
+    unknown: Unknown = "error",
+    untrained: Untrained = "error",
+    too_many: TooMany = "error",
+    quality: Quality = "keep",
+    mains: float | None = None,
+    unit: str | None = None,
+) -> Prediction:
+    """Return the answers of a fine-tuned model for a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
+
+    ``model`` is a Cerebro with a head, a checkpoint, or the folder of a training. The recording is filtered, referenced
+    and resampled as the checkpoint says. The other arguments are those of ``Handling``.
+    """
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    reader = make_reader(load_model(model), stride=stride, handling=handling)
+    check_head(reader.model)
+    warn_random(reader.model)
+    with packed(reader.model):
+        return predict_recording(reader, source)
+
+
+def predict_recording(
+    reader: Reader, source: "Source", *, progress: OnProgress = lambda seconds, of: None, watch: Watch | None = None
+) -> Prediction:
+    """Do ``predict`` with a reader that was made before."""
+    head = check_head(reader.model)
+    signal = open_signal(source, reader.config, reader.electrodes, reader.handling)
+    found = [
+        (windows.start_B, windows.stretch_B, windows.short_B, output)
+        for windows, output in compute(reader, signal, _outputs, progress, watch)
+    ]
+    start, stretch, short, output = (np.concatenate(column) for column in zip(*found, strict=True))
+    kind = head.task
+    return Prediction(
+        kind=kind,
+        names=output_names(head),
+        threshold=head.threshold if kind == "classification" and head.n_outputs == 2 else None,
+        output=softmax(output) if kind == "classification" else output,
+        start=start,
+        seconds=reader.seconds,
+        stretch=stretch,
+        short=short,
+        end=signal.end,
+        channels=signal.names,
+        faults=signal.faults,
+        plan=signal.plan.text(),
+    )
+
+
+def _outputs(model: Cerebro, batch: Batch) -> Tensor:
+    output = model(batch)
+    assert isinstance(output, Tensor)
+    return output

@@ -1,0 +1,229 @@
+"""Results of ``pretrain``, ``finetune`` and ``evaluate``: one type per verb, as text for people and JSON for programs.
+
+The command line resolves the types of a verb before it runs, so this module loads neither torch nor NumPy.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cerebro_eeg.progress import counted, in_time
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """The result of a pre-training run."""
+
+    folder: str
+    steps: int
+    epochs: float
+    windows: int
+    """Windows of an epoch."""
+    batch_size: int
+    loss: float
+    """Loss of the last step."""
+    validation: dict[str, float]
+    """The last validation; empty without validation windows."""
+    sha256: str
+    """SHA-256 of the weights."""
+    seconds: float = field(compare=False)
+    first: bool = True
+    """Whether this is the first process of the run, which writes and prints for all."""
+
+    def to_dict(self) -> dict[str, object]:
+        found = asdict(self)
+        del found["first"]
+        return found
+
+    def text(self) -> str:
+        lines = [
+            f"pre-trained in {self.folder}",
+            f"  steps       {self.steps:,} of {self.batch_size:,} windows: {self.epochs:.2f} epochs",
+            f"  loss        {self.loss:.4f} in the last step",
+        ]
+        if self.validation:
+            masked = self.validation["validation_masked"]
+            lines.append(
+                f"  validation  masked error {masked:.4f} of the variance, on windows that were not trained on"
+            )
+        lines += [
+            f"  weights     model.safetensors, SHA-256 {self.sha256[:16]}...",
+            "  to look at  report.html" if (Path(self.folder) / "report.html").exists() else "",
+            f"  time        {in_time(self.seconds)}",
+        ]
+        return "\n".join(line for line in lines if line)
+
+
+@dataclass(frozen=True)
+class TrainedResult:
+    """The result of one training: one seed and, with folds, one fold."""
+
+    folder: str
+    fold: str
+    seed: int
+    steps: int
+    metric: str
+    """Name of the score that selects on validation."""
+    validation: float | None
+    """The best score on validation; None without validation windows."""
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """The results of all trainings of one ``finetune``."""
+
+    folder: str
+    task: str
+    unit: str
+    trained: tuple[TrainedResult, ...]
+    seconds: float = field(compare=False)
+    positive: str | None = None
+    """The class that AUROC and threshold refer to; None unless there are two classes."""
+    one_for_all: str | None = None
+    """A sentence that says that one training stands for several seeds; None if each seed was trained."""
+    first: bool = True
+    """Whether this is the first process of the run, which writes and prints for all."""
+
+    def to_dict(self) -> dict[str, object]:
+        found = asdict(self)
+        del found["first"]
+        return found
+
+    def text(self) -> str:
+        lines = [f"{self.task}: {len(self.trained)} trained in {self.folder}; splits share no {self.unit}"]
+        for one in self.trained:
+            score = "no validation data" if one.validation is None else f"validation {one.metric} {one.validation:.4f}"
+            steps = f", {one.steps:,} steps" if one.steps else ""
+            limit = "" if one.threshold is None else f", threshold {one.threshold:.3f}"
+            lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{limit}{steps}")
+        scores = [one.validation for one in self.trained if one.validation is not None]
+        if len(scores) > 1:
+            mean, spread = statistics.fmean(scores), statistics.stdev(scores)
+            lines.append(
+                f"  validation {self.trained[0].metric}: {mean:.4f} ± {spread:.4f} (mean and deviation of all)"
+            )
+        if self.one_for_all is not None:
+            lines.append(f"  {self.one_for_all}")
+        if self.positive is not None:
+            lines.append(f"  positive: {self.positive} (AUROC and threshold speak of it)")
+        if not (Path(self.folder) / "test.json").exists():  # a finished run may have been scored before
+            lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
+        lines.append(f"  time  {in_time(self.seconds)}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """Scores of a run: the mean over its seeds, and the scores of each training."""
+
+    folder: str
+    split: str
+    task: Mapping[str, Any]
+    unit: str
+    """The unit that no two splits share: subject or recording."""
+    scorings: int
+    """How often the test split was scored, with this time; 0 for validation."""
+    fresh: bool
+    """Whether the score was made now; otherwise it is the first score, unchanged."""
+    summary: Mapping[str, Any]
+    first: Mapping[str, Any] | None
+    """The summary of the first scoring, if this is a later one."""
+    trainings: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
+
+    def text(self) -> str:
+        from cerebro_eeg.scores.tables import by_rule, event_words, positive_of
+
+        seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
+        of_folds = f" of {folds} folds" if folds else ""
+        lines = [
+            f"{self.task['task']}: {self.task['kind']}, {', '.join(self.task['names'])}; {self.split} split",
+            f"  trainings  {seeds}{of_folds} in {self.folder}",
+            f"  splits     share no {self.unit}",
+            f"  scored     {self._times()}",
+            f"  primary    {self._primary()}",
+        ]
+        if (positive := positive_of(self.task["kind"], self.task["names"])) is not None:
+            lines.append(f"  positive:  {positive} (AUROC, AUPR and the threshold speak of it)")
+        lines += _class_lines(self.trainings[0]["scores"])
+        levels = self.summary["levels"]
+        for rule, metrics in by_rule(self.task["kind"], self.task["names"], tuple(levels["window"]["values"])).items():
+            lines += ["", rule] if rule else [""]
+            for name, level in levels.items():
+                values = {metric: level["values"][metric] for metric in metrics}
+                lines += _score_lines(f"by {name} ({_count_range(level['count'])})", values)
+        lines += self._at_threshold()
+        if "events" in self.summary:
+            lines += ["", event_words(self.trainings)]
+            lines += _score_lines("over all recordings", self.summary["events"], chance=False)
+        lines += [f"note: {note}" for note in (*self.summary["notes"], *self.notes)]
+        if self.split == "test":
+            lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
+        return "\n".join(lines)
+
+    def _primary(self) -> str:
+        """Return the line of the one number to quote."""
+        from cerebro_eeg.scores.tables import by_rule, primary, shown, title
+
+        kind, names = self.task["kind"], self.task["names"]
+        metric = primary(kind, names)
+        of = self.summary["levels"]["window"]["values"][metric]
+        spread = "" if of["std"] is None else f" ± {of['std']:.3f} over seeds"
+        rule = "".join(f", {words}" for words, metrics in by_rule(kind, names, (metric,)).items() if words)
+        return f"{title(metric)} by window: {shown(of['mean'])}{spread}{rule}"
+
+    def _at_threshold(self) -> list[str]:
+        """Return the lines of the scores at the threshold of ``predict``, if a threshold was chosen."""
+        from cerebro_eeg.scores.tables import at_threshold_words
+
+        if (found := self.summary.get("at_threshold")) is None:
+            return []
+        words = at_threshold_words(found["thresholds"], found["chosen_on"])
+        lines = ["", f"as predict decides, {words}; positive: {found['positive']}"]
+        for name, level in found["levels"].items():
+            lines += _score_lines(f"by {name} ({_count_range(level['count'])})", level["values"], chance=False)
+        return lines
+
+    def _times(self) -> str:
+        if self.split != "test":
+            return f"{self.split} may be scored as often as you like"
+        if not self.fresh:
+            more = f"; {self.scorings} scorings so far" if self.scorings > 1 else ""
+            return f"before: this is the first score, unchanged{more} (--again scores again, and is counted)"
+        if self.scorings == 1:
+            return "for the first time; asking again prints this score"
+        return f"{self.scorings} times: this is not the first score, which test.json keeps"
+
+
+def _class_lines(scores: Mapping[str, Any]) -> list[str]:
+    """Return the counts of windows, recordings and subjects of each class. They are of one training; folds differ."""
+    head = f"  windows    {scores['windows']:,} of {scores['recordings']:,} recordings, {scores['subjects']:,} subjects"
+    rows = [
+        f"  {'':9}  {row['name']}: {row['windows']:,} of {row['recordings']:,} recordings, {row['subjects']:,} subjects"
+        for row in scores["classes"]
+    ]
+    return [head, *rows]
+
+
+def _score_lines(head: str, values: Mapping[str, Mapping[str, float | None]], chance: bool = True) -> list[str]:
+    """Return one line per metric: mean, deviation, interval and, on request, chance."""
+    from cerebro_eeg.scores.tables import shown, title
+
+    lines = [f"{head:<26} {'mean':>7} {'std':>7}   {'95 % over subjects':<18} {'chance' if chance else '':>7}".rstrip()]
+    for metric, of in values.items():
+        between = "n/a" if of["low"] is None else f"{shown(of['low'])} to {shown(of['high'])}"
+        name = title(metric).replace("_", " ")
+        last = shown(of["chance"]) if chance else ""
+        lines.append(f"  {name:<24} {shown(of['mean']):>7} {shown(of['std']):>7}   {between:<18} {last:>7}".rstrip())
+    return lines
+
+
+def _count_range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,118 @@
+"""Outputs of a model for the windows of a store: features, logits or values, in the order of the windows.
+
+``finetune`` and ``evaluate`` use this. ``predict`` and ``embed`` read recordings instead.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.data.batching.loader import Loader, lay_out
+from cerebro_eeg.data.batching.order import in_order
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.fast import packed
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.progress import time_left
+from cerebro_eeg.runs.decisions import softmax
+from cerebro_eeg.runs.windows import Electrodes
+from cerebro_eeg.scores.predictions import Predictions
+from cerebro_eeg.train.distributed import ProcessGroup
+from cerebro_eeg.train.loop import Precision, evaluating
+
+SECONDS = 10.0
+"""Time between two lines of progress."""
+
+
+@torch.no_grad()
+def predict_windows(
+    model: nn.Module,
+    store: Store,
+    windows: Windows,
+    processes: ProcessGroup,
+    *,
+    batch_size: int = 64,
+    electrodes: Electrodes | None = None,
+    read: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
+    precision: Precision = "fp32",
+    say: Callable[[str], None] | None = None,
+) -> NDArray[np.float32]:
+    """Return the outputs (n, K) of all windows, the same on every process.
+
+    ``read`` computes the output of a batch; without it that is the model's own. ``say`` prints the progress now and
+    then.
+    """
+    total = len(windows)
+    if total == 0:
+        return np.empty((0, 0), np.float32)
+    mine = next(in_order([total], total))
+    # Every process computes the same number of parts, because a sharded forward pass needs all processes.
+    shared = processes.size > 1 and total >= processes.size
+    if shared:
+        mine = mine.part(processes.rank, processes.size)
+    parts = -(-total // (processes.size * batch_size)) if shared else -(-total // batch_size)
+    parts = min(parts, total // processes.size if shared else total)
+    found: list[torch.Tensor] = []
+    with evaluating(model), packed(model), Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
+        began = last = time.monotonic()
+        for number, raw in enumerate(loader.stream(mine.part(number, parts) for number in range(parts))):
+            if say is not None and time.monotonic() - last > SECONDS:
+                last = time.monotonic()
+                left = time_left(number, parts, last - began)
+                say(f"{total * number // parts:,} of {total:,} windows, {left} left")
+            batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
+            with torch.autocast(processes.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                output = model(batch) if read is None else read(model, batch)
+            found.append(output.float().cpu())
+    own = torch.cat(found)
+    if not shared:
+        return np.asarray(own.numpy(), np.float32)
+    whole = torch.zeros(total, own.shape[1], device=processes.device)
+    first = total * processes.rank // processes.size
+    whole[first : first + len(own)] = own.to(processes.device)
+    return np.asarray(processes.sum(whole).cpu().numpy(), np.float32)
+
+
+def features(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the pooled tokens of a batch without the head; an argument for ``predict_windows``."""
+    assert isinstance(model, Cerebro)
+    return model.encode(batch).per_window()
+
+
+def start_times(store: Store, windows: Windows) -> NDArray[np.float64]:
+    """Return the seconds from the start of its recording to each window.
+
+    Gaps count, although a store has no samples there.
+    """
+    found = np.empty(len(windows))
+    for number in np.unique(windows.recording).tolist():
+        record, of_recording = store.recordings[number], windows.recording == number
+        first = np.array([segment.start for segment in record.segments])
+        onset = np.array([segment.onset for segment in record.segments])
+        start = windows.start[of_recording]
+        segment = np.searchsorted(first, start, side="right") - 1
+        found[of_recording] = onset[segment] + (start - first[segment]) / record.sfreq
+    return found
+
+
+def to_predictions(store: Store, windows: Windows, output: NDArray[np.float32]) -> Predictions:
+    """Return the outputs with the truth; logits become probabilities."""
+    ids = np.array(windows.facts.ids, dtype=np.str_)[windows.recording]
+    names = np.array([*windows.facts.subjects, ""], dtype=np.str_)
+    if windows.target is None:
+        output = softmax(output)
+    return Predictions(
+        kind="classification" if windows.target is None else "regression",
+        names=windows.names,
+        output=output,
+        truth=windows.label if windows.target is None else windows.target,
+        recording=ids,
+        subject=names[windows.subject],
+        start=start_times(store, windows),
+        seconds=windows.samples / windows.sfreq,
+    )

@@ -1,0 +1,55 @@
+"""Random numbers as arithmetic: each is a pure function of (seed, epoch, window key, purpose, place).
+
+No generator has a state, so a resumed run, or one on another number of processes, draws the same numbers. The bits
+come from SplitMix64's finaliser over counters, in int64, which torch has on every device. The generators of torch were
+no choice, because their streams differ between devices and versions. Never draw from a generator in a training loop.
+
+Legend: **B** windows, **M** numbers of a window.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+MASK, DROP_PATH, NOISE, NOISE_CHOICE = range(4)
+"""Purposes; each has a stream of its own."""
+
+_GOLDEN, _ONE, _TWO = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def window_keys(seed: int, key_B: Tensor, epoch_B: Tensor, purpose: int) -> Tensor:
+    """Return the keys (B,), in int64, of these windows' numbers for one purpose."""
+    start = _signed(seed) ^ _signed((purpose + 1) * 0xD1B54A32D192ED03)
+    return _mix(_mix(_mix(key_B ^ start) ^ epoch_B) ^ start)
+
+
+def uniform(key: Tensor, place: Tensor) -> Tensor:
+    """Return float32 numbers of 24 bits in [0, 1); key and place are broadcast against each other."""
+    bits = _mix(_mix(place) ^ key)
+    return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * (2.0**-24)
+
+
+def normal(key: Tensor, place: Tensor) -> Tensor:
+    """Return standard normal numbers in float32, by the cosine of Box and Muller."""
+    radius = (-2 * (1 - uniform(key, 2 * place)).log()).sqrt()
+    return radius * (uniform(key, 2 * place + 1) * (2 * math.pi)).cos()
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble each number, one to one."""
+    x = x + _GOLDEN
+    x = (x ^ _right(x, 30)) * _ONE
+    x = (x ^ _right(x, 27)) * _TWO
+    return x ^ _right(x, 31)
+
+
+def _right(x: Tensor, bits: int) -> Tensor:
+    """Shift right and bring in zeros; torch's own shift brings in the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(x: int) -> int:
+    """Return any whole number as a signed 64-bit number."""
+    x &= (1 << 64) - 1
+    return x - (1 << 64) if x >> 63 else x
