@@ -6,7 +6,8 @@ rows, without pads. Only attention across channels and pooling need to know whic
 channels, the grid is a view. The paper's padded windows are a batch, too: its layout marks the real rows. Both forms
 give the same outputs, and exports use the padded one.
 
-Legend: **B** windows, **C** channels of the widest window, **R** rows, **T** samples.
+Legend: **B** windows, **C** channels of the widest window, **R** rows, **T** samples. The name of a tensor ends with
+its axes: ``signal_RT`` has the shape (R, T).
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 pytest does not collect this file by itself. ``test_kernels.py`` runs it in a process with TRITON_INTERPRET=1, which
 must be set before Triton is imported. On a GPU it calls the functions whose names start with ``check``.
 
-The interpreter is slow. Cases behind ``soak`` take a path of the kernels that another case has taken, at another size.
+The interpreter is slow. Cases marked ``soak`` test the same path of a kernel as another case, at another size.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ def plain(qkv, heads, sequences, real, keys):
 
 
 def check(counts, tokens, heads, dim, dtype, *, across, real=None, keys=None, q=0.0, k=0.0, device="cpu"):
-    """Output and gradient of fresh random inputs against float64 autograd of :func:`plain`.
+    """Compare output and gradient of random inputs with float64 autograd of :func:`plain`.
 
-    Kernels compiled with another flag (KEEP, a bias) may round the last bit differently: bits are compared only where
-    the arithmetic cannot differ.
+    Kernels compiled with another flag (KEEP, a bias) may round the last bit differently. Compare bits only where the
+    arithmetic cannot differ.
     """
     torch.manual_seed(sum(counts) * 1000 + tokens)
     rows = sum(counts)

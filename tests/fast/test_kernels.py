@@ -1,8 +1,4 @@
-"""Kernels of attention, GELU, norms and narrow layers, on Triton's interpreter and on a GPU; operators and rules.
-
-Kernels compiled with another flag (KEEP, a bias) may round the last bit differently. Tests compare bits only where the
-arithmetic cannot differ.
-"""
+"""Kernels of attention, GELU, norms and narrow layers, on Triton's interpreter and on a GPU; operators and rules."""
 
 import os
 import subprocess
@@ -74,7 +70,7 @@ def run_cases(*choice):
 
 @pytest.mark.parametrize("part", range(len(PARTS) + 1))
 def test_the_kernels_on_the_interpreter(part):
-    """In four parts, which two processes share; a case whose name fits no part is in the last."""
+    """Run the cases in four parts, which two processes can share; the last part has all cases without another part."""
     names = f"({PARTS[part]})" if part < len(PARTS) else "test"
     run_cases("-k", " and not ".join([names, *(f"({earlier})" for earlier in PARTS[:part])]))
 

@@ -41,12 +41,12 @@ class Cerebro(hub.Shareable, nn.Module):
 
     **Patches as tokens.** Each channel is normalised by itself and cut into patches of a quarter of a second (64
     samples at 256 Hz). One linear layer turns a patch into a token. A learnable embedding of its position in time and
-    one of its electrode are added. A window is thus a grid of tokens, channel x patch. Electrodes are known by name,
-    so that one model serves every montage, also bipolar ones.
+    one of its electrode are added. A window of C channels and N patches is thus a grid of C x N tokens. Electrodes are
+    known by name, so that one model serves every montage, also bipolar ones.
 
-    **Alternating attention.** Attention over all C N tokens of a window costs (C N)^2 products. Here layers 1, 3, ...
-    attend across the channels of one patch, and layers 2, 4, ... along the patches of one channel. Two layers connect
-    every token with every other, and their cost is C N (C + N)::
+    **Alternating attention.** Attention over all tokens of a window needs (C N)^2 scores. Here layers 1, 3, ... attend
+    across the channels of one patch, and layers 2, 4, ... along the patches of one channel. Two layers connect every
+    token with every other, with only C N (C + N) scores::
 
                   patch 0   1   2   3
         Fp1             o   x   o   o         layer 1 attends along x (all channels, one patch)

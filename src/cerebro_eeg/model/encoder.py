@@ -1,5 +1,7 @@
 """The encoder: patches become tokens with a position and an electrode, and a stack of blocks mixes them.
 
+The name of a tensor ends with its axes: ``x_RND`` has the shape (R, N, D).
+
 Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** values in a patch, **D** width,
 **B** windows, **K** blocks.
 """
@@ -163,7 +165,7 @@ class Stack(Compilable):
         carried: bool = False,
         own: bool = False,
     ) -> Tensor:
-        """Run all blocks and the last norm, or only the first ``layer`` blocks without it.
+        """Run all blocks, or only the first ``layer`` of them. The last norm runs only after the last block.
 
         ``noise_K2B`` are the uniform numbers that drop path compares with its rates; None draws them. With ``carried``
         the result has the precision that tokens have between blocks, else that of the weights. With ``own`` the caller
