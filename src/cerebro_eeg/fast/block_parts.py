@@ -17,15 +17,15 @@ class BlockParts(NamedTuple):
 
     owners: tuple[tuple[nn.Module, type[nn.Module]], ...]
     """The modules that are not called (block, attention, MLP), each with the class that it must have."""
-    norm1: nn.Module
-    qkv: nn.Module
+    norm1: nn.Module | None
+    qkv: nn.Module | None
     attend: Attend
     axis: str
     heads: int
-    out: nn.Module
-    norm2: nn.Module
-    up: nn.Module
-    down: nn.Module
+    out: nn.Module | None
+    norm2: nn.Module | None
+    up: nn.Module | None
+    down: nn.Module | None
 
 
 def parts_of(block: nn.Module) -> BlockParts | None:

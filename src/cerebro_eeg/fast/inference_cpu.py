@@ -82,7 +82,7 @@ def _make_step(block: nn.Module) -> CpuBlock | None:
     return CpuBlock(norm1, qkv, parts.attend, parts.axis, parts.heads, out, norm2, up, down)
 
 
-def _norm(norm: nn.Module) -> Operands | None:
+def _norm(norm: nn.Module | None) -> Operands | None:
     if not eligible.plain_on_cpu(norm, nn.LayerNorm):
         return None
     return norm.normalized_shape, norm._parameters["weight"], norm._parameters["bias"], norm.eps

@@ -196,7 +196,7 @@ def _are_ours(parts: BlockParts) -> bool:
     return all(eligible.unhooked(module, its) for module, its in others)
 
 
-def _norm(layer: nn.Module, of: TokenShape) -> NormWeights | None:
+def _norm(layer: nn.Module | None, of: TokenShape) -> NormWeights | None:
     if not eligible.unhooked(layer, nn.LayerNorm):
         return None
     weight_D, bias_D = layer._parameters.get("weight"), layer._parameters.get("bias")
@@ -205,7 +205,7 @@ def _norm(layer: nn.Module, of: TokenShape) -> NormWeights | None:
     return NormWeights(weight_D, bias_D, layer.eps)
 
 
-def _linear(layer: nn.Module, of: TokenShape) -> LinearWeights | None:
+def _linear(layer: nn.Module | None, of: TokenShape) -> LinearWeights | None:
     """Return the weights of a plain layer whose product has the precision of the tokens, else None."""
     if not eligible.unhooked(layer, nn.Linear) or layer._parameters.keys() != {"weight", "bias"}:
         return None

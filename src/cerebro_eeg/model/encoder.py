@@ -117,12 +117,15 @@ class Block(nn.Module):
 
     def parts(self) -> BlockParts | None:
         """Return the layers for ``fast.run_blocks``; None for post-norm and other kinds of attention or MLP."""
-        attention, mlp = self.attention, self.mlp
+        own = self._modules  # quicker than attributes, and every forward pass asks
+        attention, mlp = own["attention"], own["mlp"]
         if not self.pre or not isinstance(attention, AxisAttention) or not isinstance(mlp, Mlp):
             return None
-        owners = (self, Block), (attention, AxisAttention), (mlp, Mlp)
+        owners, inner, its = ((self, Block), (attention, AxisAttention), (mlp, Mlp)), attention._modules, mlp._modules
         along = attend, attention.axis, attention.heads
-        return BlockParts(owners, self.norm1, attention.qkv, *along, attention.out, self.norm2, mlp.up, mlp.down)
+        return BlockParts(
+            owners, own["norm1"], inner["qkv"], *along, inner["out"], own["norm2"], its["up"], its["down"]
+        )
 
 
 def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
