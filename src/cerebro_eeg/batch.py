@@ -2,9 +2,8 @@
 
 Windows of one batch may have different numbers of channels. A batch therefore stacks the channels of all windows as R
 rows, without pads. Only attention across channels and pooling need to know which rows form a window. For them
-:class:`Layout` arranges the rows as a (B, C) grid, and turns a grid back into rows. Where all windows have equally many
-channels, the grid is a view. The paper's padded windows are a batch, too: its layout marks the real rows. Both forms
-give the same outputs, and exports use the padded one.
+:class:`Layout` arranges the rows as a (B, C) grid and back; for windows with equally many channels the grid is a view.
+The paper's padded windows are a batch, too: its layout marks the real rows. Both forms give the same outputs.
 
 Legend: **B** windows, **C** channels of the widest window, **R** rows, **T** samples. The name of a tensor ends with
 its axes: ``signal_RT`` has the shape (R, T).

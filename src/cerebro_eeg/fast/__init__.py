@@ -62,15 +62,22 @@ __all__ = [
 
 
 def run_blocks(
-    blocks: Sequence[nn.Module], norm: nn.Module | None, x_RND: Tensor, layout: Layout, dtype: torch.dtype, own: bool
+    blocks: Sequence[nn.Module],
+    norm: nn.Module | None,
+    x_RND: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    own: bool,
+    finish: inference_cpu.Finish,
 ) -> Tensor | None:
-    """Return the tokens after all blocks and the last ``norm``, computed without modules; None where modules must run.
+    """Return the tokens after all blocks and the last ``norm``, faster than by modules; None where modules must run.
 
-    Either all blocks run without modules or none does: one block that has a hook or an adapter, or is of another kind,
-    makes all blocks run as modules. With ``own`` the tokens may be overwritten.
+    On a GPU either all blocks run without modules or none does: one block that has a hook or an adapter, or is of
+    another kind, makes all blocks run as modules. With ``own`` the tokens may be overwritten. On a CPU the blocks run
+    on a few windows at a time, and ``finish`` completes each piece.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
     if eligible.on_gpu(x_RND):
         return inference_cuda.run_blocks(blocks, norm, x_RND, layout, dtype, own)
-    return inference_cpu.run_blocks(blocks, norm, x_RND, layout)
+    return inference_cpu.run_blocks(blocks, norm, x_RND, layout, finish)

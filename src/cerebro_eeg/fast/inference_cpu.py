@@ -20,27 +20,35 @@ from cerebro_eeg.batch import Layout
 from cerebro_eeg.fast import eligible
 from cerebro_eeg.fast.block_parts import Attend, parts_of
 from cerebro_eeg.fast.linear_layer import PACKED_ROWS, operands
+from cerebro_eeg.fast.residual import Residual
 
 PIECE = PACKED_ROWS
 """Tokens of a piece per thread: enough for products at full speed, and few enough for the caches."""
+Finish = Callable[[Residual, Layout], Tensor]
+"""Adds the last branch and applies the last norm."""
 Operands = tuple[Any, ...]
 """The arguments of an operator that follow the tokens."""
 
 
-def run_blocks(blocks: Sequence[nn.Module], last: nn.Module | None, x_RND: Tensor, layout: Layout) -> Tensor | None:
-    """Return the tokens after all blocks and the ``last`` norm; None where modules must run."""
-    if not eligible.cpu_inference(x_RND) or any(eligible.watched(block) for block in blocks):
+def run_blocks(
+    blocks: Sequence[nn.Module], last: nn.Module | None, x_RND: Tensor, layout: Layout, finish: Finish
+) -> Tensor | None:
+    """Return the tokens after all blocks and ``finish``, a few windows at a time; None where hooks wait for all of
+    them.
+
+    ``finish`` applies the ``last`` norm. A block that cannot run without its modules runs as a module, on the pieces.
+    """
+    if not eligible.cpu_inference(x_RND):
         return None
-    steps = [_make_step(block) for block in blocks]
-    norm = None if last is None or eligible.watched(last) else _norm(last)
-    if any(step is None for step in steps) or (last is not None and norm is None):
+    if any(eligible.watched(it) for it in (*blocks, last) if it is not None):
         return None
+    steps = [_make_step(block) or block for block in blocks]
 
     def run(piece_RND: Tensor, its: Layout) -> Tensor:
+        stream = Residual(piece_RND)
         for step in steps:
-            assert step is not None
-            piece_RND = step(piece_RND, its)
-        return piece_RND if norm is None else torch.layer_norm(piece_RND, *norm)
+            stream = step(stream, its)
+        return finish(stream, its)
 
     return by_pieces(run, x_RND, layout)
 
@@ -58,15 +66,16 @@ class CpuBlock(NamedTuple):
     up: Operands
     down: Operands
 
-    def __call__(self, x_RND: Tensor, layout: Layout) -> Tensor:
-        """Return the tokens after attention and MLP."""
+    def __call__(self, stream: Residual, layout: Layout) -> Residual:
+        """Return ``x + attention(norm1(x))`` with ``mlp(norm2(...))`` added. Nothing is pending."""
         norm, linear = torch.layer_norm, torch.ops.mkldnn._linear_pointwise.default
-        # One name for all branches frees the memory of a used branch for the next one, while it is still in a cache.
+        x_RND = stream.total()
+        # All branches have one name, so that a used one is free for the next, and still in a cache.
         branch = linear(norm(x_RND, *self.norm1), *self.qkv)
         branch = self.attend(branch, layout, self.axis, self.heads)
         x_RND = linear(branch, *self.out).add_(x_RND)
         branch = linear(norm(x_RND, *self.norm2), *self.up)
-        return linear(branch, *self.down).add_(x_RND)
+        return Residual(linear(branch, *self.down).add_(x_RND))
 
 
 def _make_step(block: nn.Module) -> CpuBlock | None:

@@ -180,7 +180,8 @@ class Stack(Compilable):
         last = len(blocks) == len(self.blocks)
         if keys_RN is None and keep_K2B is None:
             dtype = x_RND.dtype if carried else self.dtype
-            done_RND = fast.run_blocks(blocks, self.norm if last else None, x_RND, layout, dtype, own)
+            norm, finish = self.norm if last else None, lambda stream, its: self.finish(stream, its, last, carried)
+            done_RND = fast.run_blocks(blocks, norm, x_RND, layout, dtype, own, finish)
             if done_RND is not None:
                 return done_RND
         stream = Residual(x_RND)
