@@ -153,10 +153,10 @@ def up(x_TD: Tensor, weight_HD: Tensor, bias_H: Tensor | None, slope_TH: Tensor 
     of = by_gluon(x_TD, width, hidden)
     with torch.cuda.device_of(x_TD):
         if of is not None:
-            from cerebro_eeg.fast.gluon import mlp as mlp_hopper
+            from cerebro_eeg.fast.gluon import mlp as gluon_mlp
 
             slabs, workers = _programs(x_TD.device, tokens, hidden, of)
-            mlp_hopper.up[(slabs * workers,)](
+            gluon_mlp.up[(slabs * workers,)](
                 hopper.gluon_tiles(x_TD, 64, 64),
                 hopper.gluon_tiles(weight_HD, of.columns, 64),
                 bias,
@@ -196,12 +196,12 @@ def down_backward(d_y_TD: Tensor, weight_DH: Tensor, slope_TH: Tensor, d_before_
     of = by_gluon(d_y_TD, width, hidden)
     with torch.cuda.device_of(d_y_TD):
         if of is not None:
-            from cerebro_eeg.fast.gluon import mlp as mlp_hopper
+            from cerebro_eeg.fast.gluon import mlp as gluon_mlp
 
             slabs, workers = _programs(d_y_TD.device, tokens, hidden, of)
             partial = -(-tokens // 128) * 2 if of.shared else workers * 64
             sums_PH = slope_TH.new_empty(partial, hidden, dtype=torch.float32)
-            mlp_hopper.down_backward[(slabs * workers,)](
+            gluon_mlp.down_backward[(slabs * workers,)](
                 hopper.gluon_tiles(d_y_TD, 64, 64),
                 hopper.gluon_tiles(weight_DH, 64, of.columns),
                 hopper.gluon_tiles(slope_TH, 64, 64),
