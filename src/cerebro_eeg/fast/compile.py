@@ -34,17 +34,13 @@ _ours: WeakSet[object] = WeakSet()
 class Compilable(nn.Module):
     """A module whose methods of :data:`PARTS` can be compiled, each on its own."""
 
-    compiled_parts: tuple[str, ...] = ()
-
     def compile_parts(self, dynamic: bool | None = True) -> None:
         """Compile the methods of this module that are in :data:`PARTS`, and its blocks."""
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILATIONS)
-        names = [name for name in PARTS if hasattr(type(self), name) and _can_compile(self, name)]
-        self.compiled_parts = tuple(names)
-        for name in names:
-            if _is_compiled(self.__dict__.get(name)):
-                continue
-            setattr(self, name, torch.compile(_settled(getattr(self, name), PARTS[name]), dynamic=dynamic))
+        for name, sizes in PARTS.items():
+            there = hasattr(type(self), name) and not _is_compiled(self.__dict__.get(name))
+            if there and _can_compile(self, name):
+                setattr(self, name, torch.compile(_settled(getattr(self, name), sizes), dynamic=dynamic))
         blocks = self._modules.get("blocks")
         for block in blocks if isinstance(blocks, nn.ModuleList) else ():
             block.compile(dynamic=dynamic)
@@ -54,7 +50,6 @@ class Compilable(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles without compiled methods, which are bound to this module."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        state.pop("compiled_parts", None)
         return {name: value for name, value in state.items() if not (name in PARTS and _is_compiled(value))}
 
 

@@ -185,7 +185,7 @@ class Stack(Compilable):
             if done_RND is not None:
                 return done_RND
         stream = Residual(x_RND)
-        del x_RND  # frees the memory of the first tokens before the second block runs
+        del x_RND  # the first tokens are free after the first block, unless the caller keeps them
         for i, block in enumerate(blocks):
             keep_2B = None if keep_K2B is None else keep_K2B[i]
             if self.recompute and torch.is_grad_enabled():
