@@ -22,7 +22,7 @@ from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
-from cerebro_eeg.model import hub, inputs
+from cerebro_eeg.model import hub, inputs, tensor_list
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
@@ -259,7 +259,9 @@ class Cerebro(hub.Shareable, nn.Module):
         finally:
             for module, mode in modes:
                 module.training = mode
-        return np.concatenate(found)
+        features = np.concatenate(found)
+        tensor_list.check_results(features, self)
+        return features
 
     def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
         if level == "window":
@@ -386,7 +388,8 @@ class Cerebro(hub.Shareable, nn.Module):
             head = dataclasses.replace(head, samples=self.n_times)
             if self.rate == "as_is":
                 config = dataclasses.replace(config, signal=dataclasses.replace(config.signal, sfreq=self.sfreq))
-            if not isinstance(self.final_layer, nn.Linear | nn.Identity):
+            known = isinstance(self.final_layer, nn.Linear | nn.Identity)
+            if not known and not tensor_list.adapted(self.final_layer.state_dict()):  # saving speaks of adapters
                 kind = type(self.final_layer).__name__
                 raise ConfigError(f"final_layer is a {kind}; a checkpoint holds one linear layer: use reset_head")
         return Header(config, head=head, training=self.training_record)
