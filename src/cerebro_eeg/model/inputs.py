@@ -88,7 +88,10 @@ def read_array(x: Any) -> Tensor:
     """Convert an array of any library to a float tensor on the CPU, or raise an error that names the problem."""
     if hasattr(x, "get_data") and hasattr(x, "info"):
         kind = type(x).__name__
-        raise InputError(f'a {kind} object was given; pass x.get_data() with chs_info=x.info["chs"] and unit="V"')
+        raise InputError(
+            f"a {kind} object was given; call cerebro_eeg.embed(x, model), which filters it as the weights expect, or "
+            "pass an array of data that you have filtered"
+        )
     if isinstance(x, str | Path):
         raise InputError("a file name was given; pass an array (windows, channels, samples)")
     if isinstance(x, np.ma.MaskedArray):
