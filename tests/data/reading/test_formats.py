@@ -166,6 +166,39 @@ def test_gdf_that_cannot_be_true_is_refused(tmp_path):
     refused("header", tmp_path / "d.gdf")
 
 
+@pytest.mark.parametrize("unit", [4275, "uV"])
+def test_gdf_whose_numbers_would_shift_samples_is_refused(tmp_path, unit):
+    """The samples of a channel that is not EEG are wrong in the header; the EEG lies behind it."""
+    x, labels = counts(896), ["ECG", "C3", "O2"]
+    path = eeg_files.gdf(tmp_path / "a.gdf", x, labels, unit=unit, events=[(10, 769)])
+    data = path.read_bytes()
+    np.testing.assert_allclose(everything(open_recording(path)), x[:, 1:] * 0.05, atol=1e-5)
+    place = 256 + 216 * 3
+    for stated in (0, 1, 64, 127, 129, 256):
+        path.write_bytes(data[:place] + stated.to_bytes(4, "little") + data[place + 4 :])
+        with pytest.raises(RecordingError):
+            open_recording(path)
+    for records in (1, 3, 6, 8):
+        path.write_bytes(data[:236] + records.to_bytes(8, "little") + data[244:])
+        with pytest.raises(RecordingError):
+            open_recording(path)
+
+
+def test_brainvision_whose_number_of_channels_would_shift_samples_is_refused(tmp_path):
+    x = counts(1000)
+    path = eeg_files.brainvision(tmp_path / "a.vhdr", x, LABELS)
+    text = path.read_text()
+    for stated in (1, 2, 4, 6):
+        path.write_text(text.replace("NumberOfChannels=3", f"NumberOfChannels={stated}"))
+        assert f"says {stated} channels and describes 3" in refused("header", path)
+    path.write_text(text)
+    data = path.with_suffix(".eeg")
+    data.write_bytes(data.read_bytes()[:-3])
+    recording = open_recording(path)
+    assert codes(recording) == ["truncated"]
+    np.testing.assert_allclose(everything(recording), x[:999] * 0.1, atol=1e-5)
+
+
 def test_brainvision_pauses_cut(tmp_path):
     x = counts(1000)
     markers = [("New Segment", "", 0), ("Stimulus", "S  1", 100), ("New Segment", "", 400)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
-from cerebro_eeg.data.reading.header_checks import check_fif, read_gdf_channels
+from cerebro_eeg.data.reading.header_checks import check_brainvision, check_fif, read_gdf_channels
 from cerebro_eeg.data.reading.mat import check_mat5
 from cerebro_eeg.data.reading.mne_reader import from_epochs, from_raw
 from cerebro_eeg.data.reading.mne_warnings import quietly
@@ -184,6 +184,13 @@ def _open_eeglab(path: Path, policy: ChannelPolicy, unit: str | None) -> Recordi
     return from_raw(raw, policy, unit, faults=faults)
 
 
+def _open_brainvision(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    _not_empty(path)
+    cut = check_brainvision(path)
+    raw, faults = _call_mne("read_raw_brainvision", path)
+    return from_raw(raw, policy, unit, faults=(*cut, *faults))
+
+
 def _open_gdf(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
     channels = read_gdf_channels(path)
     raw, faults = _call_mne("read_raw_gdf", path)
@@ -254,7 +261,7 @@ _READERS: dict[str, FormatReader] = {
     ".bdf": _open_edf,
     ".fif": _open_fif,
     ".fif.gz": _open_fif,
-    ".vhdr": _through_mne("read_raw_brainvision"),
+    ".vhdr": _open_brainvision,
     ".set": _open_eeglab,
     ".gdf": _open_gdf,
     ".lay": _open_persyst,
