@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
 from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read_label
 from cerebro_eeg.channels.report import listed
-from cerebro_eeg.errors import ChannelError
+from cerebro_eeg.errors import ChannelError, RecordingError
 
 Samples = NDArray[np.float32]
+RATES = (1.0, 20_000.0)  # Hz; outside of it a rate is a mistake, and a second or the filters would not fit into memory
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Recording:
     subject: str | None = None
     """Given by the recipe or the user, never read from a header."""
 
+    def __post_init__(self) -> None:
+        """Refuse a rate that is far too high. Each step asks for memory by the second, so this comes before all."""
+        if not 0 < self.sfreq <= RATES[1]:
+            raise RecordingError("rate", rate_words(self.sfreq))
+
     @property
     def samples(self) -> int:
         """Number of samples over all segments."""
@@ -82,6 +88,14 @@ class Recording:
         """Seconds from the start of the recording to its last sample; gaps count."""
         last = self.segments[-1]
         return last.onset + (last.stop - last.start) / self.sfreq
+
+
+def rate_words(sfreq: float) -> str:
+    """Return the line that refuses a sampling rate."""
+    return (
+        f"the sampling rate is {sfreq:g} Hz; expected {RATES[0]:g} to {RATES[1]:g} Hz; mend the rate, or the duration "
+        "of a record, in its header"
+    )
 
 
 @dataclass(frozen=True)
