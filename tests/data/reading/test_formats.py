@@ -451,12 +451,41 @@ def test_what_the_type_says_is_not_eeg_is_left_out():
         open_recording(raw_of(counts() * 0.1, kinds="misc"))
 
 
-def test_bad_channels_are_said():
-    raw = raw_of(counts() * 0.1)
-    raw.info["bads"] = ["C3"]
+def test_bad_channels_are_left_out_and_said(tmp_path):
+    x = counts(512) * 0.1
+    raw, epochs = raw_of(x), epochs_of(x)
+    for source in (raw, epochs):
+        source.info["bads"] = ["C3"]
+    raw.save(tmp_path / "a_raw.fif", verbose="error")
+    epochs.save(tmp_path / "a-epo.fif", verbose="error")
+    for source in (raw, epochs, tmp_path / "a_raw.fif", tmp_path / "a-epo.fif"):
+        recording = open_recording(source)
+        assert recording.match.names == ["Fp1", "O2"]
+        np.testing.assert_allclose(everything(recording), x[:, [0, 2]], rtol=1e-5, atol=1e-4)
+        assert codes(recording) == ["bads"]
+        assert recording.faults[0].note == "1 channel is marked as bad and was left out: 'C3'"
+        assert "1 marked as bad (C3)" in recording.match.summary()
+        assert recording.match.rows[1].outcome == "bad"
+    with pytest.raises(ChannelError, match="pick asks for 'c3', which is marked as bad"):
+        open_recording(raw, ChannelPolicy(pick=["c3", "O2"]))
+    assert open_recording(raw, ChannelPolicy(keep=["C3", "O2"])).match.names == ["O2"]
+    with pytest.raises(ChannelError, match="all 1 channels to keep are marked as bad"):
+        open_recording(raw, ChannelPolicy(keep=["C3"]))
+    raw.info["bads"] = LABELS
+    with pytest.raises(ChannelError, match="all 3 EEG channels are marked as bad"):
+        open_recording(raw)
+
+
+def test_a_bad_channel_is_not_asked_for_its_name_unit_or_twin():
+    raw = raw_of(counts(channels=4) * 0.1, labels=["T3", "T7", "loose", "ECG"])
+    raw.info["bads"] = ["T3", "loose", "ECG"]
     recording = open_recording(raw)
-    assert recording.match.names == LABELS
-    assert codes(recording) == ["bads"]
+    assert recording.match.names == ["T7"]
+    assert [row.outcome for row in recording.match.rows] == ["bad", "matched", "bad", "not_eeg"]
+    assert "2 channels are marked as bad and were left out: 'T3', 'loose'" in recording.faults[0].note
+    named = ChannelPolicy(names={"loose": "Cz"}, bads=["loose"])
+    raw.info["bads"] = ["T3"]
+    assert open_recording(raw, named).match.names == ["T7"]
 
 
 @pytest.mark.parametrize(

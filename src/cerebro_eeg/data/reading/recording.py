@@ -90,6 +90,15 @@ class Recording:
         return last.onset + (last.stop - last.start) / self.sfreq
 
 
+def bad_faults(match: ChannelMatch) -> tuple[Fault, ...]:
+    """Return a Fault ``bads`` that names the channels which are marked as bad; () where none is."""
+    bad = [row.label for row in match.rows if row.outcome == "bad"]
+    if not bad:
+        return ()
+    what = "1 channel is marked as bad and was" if len(bad) == 1 else f"{len(bad)} channels are marked as bad and were"
+    return (Fault("bads", f"{what} left out: {listed(bad)}"),)
+
+
 def rate_words(sfreq: float) -> str:
     """Return the line that refuses a sampling rate."""
     return (
@@ -116,6 +125,8 @@ class ChannelPolicy:
     limit_mm: float = NEAREST_MM
     names: Mapping[str, str] | None = None
     """The channels that bare labels stand for, {"EXG Channel 0": "Fp1"}; used before any other rule."""
+    bads: Collection[str] = ()
+    """Labels that a table beside the file marks as bad; they are left out, as those that the file itself marks."""
 
     def __post_init__(self) -> None:
         if self.pick is not None and self.keep is not None:
@@ -128,19 +139,23 @@ class ChannelPolicy:
         labels: Sequence[str],
         positions: Sequence[Sequence[float] | None] | None = None,
         kinds: Sequence[str | None] | None = None,
+        bads: Collection[str] = (),
     ) -> ChannelMatch:
-        """Match the labels of one recording by this policy; ``positions`` and ``kinds`` as in ``channels.match``."""
+        """Match the labels of one recording by this policy; the other arguments are those of ``channels.match``."""
         meant = self._named(labels)
+        marked = {clean(label) for label in (*self.bads, *bads)}
+        bad = [name for name, label in zip(meant, labels, strict=True) if clean(label) in marked]
         found = match(
             meant,
             positions=positions,
             kinds=kinds,
+            bads=bad,
             unknown=self.unknown,
             untrained=self.untrained,
             trained=self.trained,
             bipolar_ears=self.bipolar_ears,
             duplicates=self.duplicates,
-            pick=self.pick if self.keep is None else self._present(meant, self.keep),
+            pick=self.pick if self.keep is None else self._present(meant, self.keep, bad),
             max_channels=self.max_channels,
             too_many=self.too_many,
             limit_mm=self.limit_mm,
@@ -157,14 +172,17 @@ class ChannelPolicy:
         names = {clean(label): name for label, name in (self.names or {}).items()}
         return [names.get(clean(label), label) for label in labels]
 
-    def _present(self, labels: Sequence[str], keep: Collection[str]) -> list[str]:
+    def _present(self, labels: Sequence[str], keep: Collection[str], bads: Collection[str]) -> list[str]:
         readings = [parse(name, bipolar_ears=self.bipolar_ears) for name in keep]
         strange = [reading.label for reading in readings if reading.channel is None]
         if strange:
             raise ChannelError(f"keep must name electrodes or pairs of them, got {listed(strange)}; mend these names")
         wanted = {reading.channel for reading in readings}
         blocks = biosemi_blocks(labels)
-        present = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
+        there = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
+        present = [label for label in there if label not in bads]
+        if there and not present:
+            raise ChannelError(f"all {len(there)} channels to keep are marked as bad: {listed(there)}; add others")
         if not present:
             raise ChannelError(
                 f"none of the {len(wanted)} channels to keep is among the {len(labels)} labels; add some"
