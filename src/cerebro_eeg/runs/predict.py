@@ -34,6 +34,7 @@ from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, Recordi
 from cerebro_eeg.fast import packed
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
@@ -331,7 +332,9 @@ def compute(
         some = True
         with evaluating(model), torch.no_grad():
             output = read(model, _batch(windows, signal, model.encoder.positions.device))
-        yield windows, np.asarray(output.float().cpu().numpy(), np.float32)
+        results = np.asarray(output.float().cpu().numpy(), np.float32)
+        check_results(results, model)
+        yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
     if not some:
         raise RecordingError(
