@@ -1,6 +1,5 @@
 """Tables: the tables of the paper as data, and the layout of the measured numbers. Standard library only."""
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cerebro_eeg.files import write_text
+from cerebro_eeg.terminal import CsvWriter
 
 MISSING = "n/a"
 
@@ -134,5 +134,5 @@ def read_scores(table: Table, summary: Mapping[str, Any]) -> tuple[str, ...]:
 def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write the same as the printed table."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    CsvWriter(text).writerows([head, *rows])
     write_text(path, text.getvalue())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 
 FORMAT = 3
 READS = (1, 2, 3)
@@ -38,7 +38,7 @@ class ScoreRecord:
 def read_record(folder: Path) -> ScoreRecord | None:
     """Return the record of a folder, or None if there is none."""
     try:
-        found = json.loads((folder / "test.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "test.json").read_text(encoding="utf-8"))
         if found["format"] in READS and found["scorings"] >= 1 and found["first"] and found["last"]:
             return ScoreRecord(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
     except FileNotFoundError:

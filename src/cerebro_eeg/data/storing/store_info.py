@@ -16,7 +16,7 @@ from typing import Any
 
 from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.errors import ConfigError, StoreError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 
 FORMAT = 2
 """2 since lines may have the fingerprint of a source. Stores of format 1 are read and continued without any."""
@@ -81,7 +81,7 @@ def read_info(folder: Path) -> StoreInfo:
                 f"this folder is not a store: it has no {NAME}; make one with cerebro-eeg prepare"
             ) from None
     try:
-        values = json.loads(data)
+        values = parse_json(data)
         version = values["format"]
         if version in _READ:
             fields = str(values["dataset"]), dict(values["settings"]), values["key_check"], int(version)
