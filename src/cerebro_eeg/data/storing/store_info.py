@@ -19,7 +19,7 @@ from typing import Any
 
 from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.errors import ConfigError, StoreError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 
 FORMAT = 3
 """2 since lines may have the fingerprint of a source, 3 since blocks of samples and store.json have sums.
@@ -93,7 +93,7 @@ def read_info(folder: Path) -> StoreInfo:
                 f"this folder is not a store: it has no {NAME}; make one with cerebro-eeg prepare"
             ) from None
     try:
-        values = json.loads(data)
+        values = parse_json(data)
         version = values["format"]
         if version in _READ:
             if (version >= _SUMS_SINCE or "sha256" in values) and values.pop("sha256") != _sum(values):
