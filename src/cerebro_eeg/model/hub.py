@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import parse_json, write_text
-from cerebro_eeg.model.checkpoint import check_savable, FORMAT, Header, read, save, VERSION
+from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, check_savable, read, save
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
