@@ -582,3 +582,36 @@ def test_memory_of_a_day(tmp_path):
     windows, most = peak(tmp_path / "a.edf", reader)
     assert windows == 24 * 1800
     assert most < 100e6
+
+
+# ---- weights that are not finite -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed"])
+def test_a_checkpoint_with_nan_answers_nothing(tmp_path, monkeypatch, capsys, verb):
+    model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
+    with torch.no_grad():
+        model.encoder.blocks[0].mlp.up.weight[0, 0] = float("nan")
+    with monkeypatch.context() as patched:  # a file of an older release, which saved this
+        patched.setattr("cerebro_eeg.model.tensor_list.first_broken", lambda tensors: None)
+        model.save_pretrained(tmp_path / "model")
+    out = tmp_path / ("out" if verb == "predict" else "out.npz")
+    assert cli.main([verb, str(tmp_path / "model"), str(edf(tmp_path / "a.edf")), "--out", str(out)]) == 4
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "holds NaN or infinity, first in encoder.blocks.0.mlp.up.weight" in line
+    assert not out.exists()
+
+
+def test_a_model_with_nan_answers_nothing(tmp_path):
+    model, file = Cerebro.from_pretrained(make_model(tmp_path / "model")), edf(tmp_path / "a.edf")
+    with torch.no_grad():
+        model.final_layer.bias[0] = float("inf")
+    with pytest.raises(CheckpointError, match=r"first in final_layer\.bias; load sound weights"):
+        cerebro_eeg.predict(file, model)
+    cerebro_eeg.embed(file, model)  # the head has no part in features
+    with torch.no_grad():
+        model.encoder.positions[0] = float("nan")
+    with pytest.raises(CheckpointError, match=r"first in encoder\.positions; load sound weights"):
+        cerebro_eeg.embed(file, model)
+    with pytest.raises(CheckpointError, match=r"first in encoder\.positions; load sound weights"):
+        model.embed(np.random.default_rng(0).normal(0, 20, (2, 1, 512)), ch_names=["Cz"])

@@ -96,6 +96,8 @@ class StoreSummary:
     """Number of parts that the work was divided into (``--part``), and those that wrote nothing; None if undivided."""
     unfinished: str | None
     """Why the store may be incomplete; None if it seems complete."""
+    format: int = 3
+    """Before format 3, blocks of samples have no sums, and reading does not notice damage."""
     plot: str | None = None
 
     @property
@@ -114,6 +116,12 @@ class StoreSummary:
         return store_text(self)
 
 
+def _sums_lines(found: "StoreSummary") -> list[str]:
+    if found.format >= 3:
+        return []
+    return [f"sums        no sums of blocks (format {found.format}): only cerebro-eeg verify notices damaged samples"]
+
+
 def store_text(found: "StoreSummary") -> str:
     """Return the summary as text, the most wanted facts first."""
     lines = [] if found.unfinished is None else [f"UNFINISHED: {found.unfinished}", ""]
@@ -129,6 +137,7 @@ def store_text(found: "StoreSummary") -> str:
         f"segments    {found.segments:,}; {_short_words(found)}",
         f"signal      {_signal_words(found)}",
         f"hash        {found.hash}",
+        *_sums_lines(found),
         "",
         *_montage_lines(found),
         "",
@@ -264,6 +273,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         dataset=store.info.dataset,
         settings=store.info.settings,
         own_ids=store.info.key_check is None,
+        format=store.info.format,
         hash=store.hash(),
         bytes=sum(record.bytes for record in records),
         total=Amount(len(records), sum(record.seconds for record in records) / 3600),

@@ -97,6 +97,7 @@ def preprocess(
 
     ``mains`` is the mains frequency in Hz; it is estimated where it is None.
     """
+    plan_filters(opened.sfreq, config, None)  # a rate that does not fit is refused before all samples are read
     return plan_recording(check_recording(opened, thresholds=thresholds, quality=quality, mains=mains), config)
 
 

@@ -32,8 +32,10 @@ from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
 from cerebro_eeg.fast import packed
+from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
@@ -81,7 +83,7 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
     if not any(map(os.path.lexists, files)):
         what = "the file or folder given does" if len(files) == 1 else f"all {len(files)} files and folders given do"
         raise InputError(f"{what} not exist; expected EEG files, or folders that hold some: check the path")
-    ours = None if out is None else out.resolve()
+    ours = None if out is None else real(out)
     named: dict[Path, tuple[Path, str, int]] = {}
     for given in files:
         if given.is_dir() and given.suffix.casefold() != ".mff":
@@ -89,7 +91,7 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
         else:
             found = [(given, plain_name(Path(os.path.normpath(given))), _size(given))]
         for path, name, size in found:
-            whole = path.resolve()
+            whole = real(path)
             if ours is None or not whole.is_relative_to(ours):
                 named.setdefault(whole, (path, name, size))
     key = privacy.read_key(privacy.default_key_file() if key_file is None else key_file)
@@ -331,7 +333,9 @@ def compute(
         some = True
         with evaluating(model), torch.no_grad():
             output = read(model, _batch(windows, signal, model.encoder.positions.device))
-        yield windows, np.asarray(output.float().cpu().numpy(), np.float32)
+        results = np.asarray(output.float().cpu().numpy(), np.float32)
+        check_results(results, model)
+        yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
     if not some:
         raise RecordingError(

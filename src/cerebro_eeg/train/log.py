@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from cerebro_eeg.errors import ConfigError, import_trouble
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 
 Logger = Literal["tensorboard", "wandb"]
 
@@ -64,7 +64,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [parse_json(line) for line in lines[:-1] if line]
 
 
 def _finite(value: float | str | None) -> float | str | None:

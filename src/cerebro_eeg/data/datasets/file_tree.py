@@ -18,6 +18,7 @@ from cerebro_eeg.data.reading.header_checks import check_fif
 from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.tables import opened_table, recognise
 from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.files import real
 
 _TABLES = (".csv", ".txt", ".csv.gz", ".txt.gz")
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz", ".rar")
@@ -50,12 +51,12 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFil
     """Find all recordings below a folder, sorted by name; ``leave_out`` is a table that is no recording."""
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds the EEG files")
-    other = leave_out.resolve() if leave_out is not None else None
+    other = real(leave_out) if leave_out is not None else None
     found = []
     for where, names in _folders(folder):
         for name, parts in sorted(_recordings(where, names).items()):
             path = where / name
-            if other is None or path.resolve() != other:
+            if other is None or real(path) != other:
                 name_below = plain_name(path.relative_to(folder))
                 found.append(SourceFile(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
@@ -66,9 +67,9 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFil
 def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | None = None) -> PassedOver:
     """Count the other files of a tree whose recordings these are."""
     used = {file for source in sources for file in source.files}
-    other = leave_out.resolve() if leave_out is not None else None
+    other = real(leave_out) if leave_out is not None else None
     paths = [where / name for where, names in _folders(folder) for name in names]
-    left = [path for path in paths if path not in used and not path.is_dir() and path.resolve() != other]
+    left = [path for path in paths if path not in used and not path.is_dir() and real(path) != other]
     return PassedOver(len(left), sum(path.name.casefold().endswith(_PACKED) for path in left))
 
 

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from scipy import signal
 
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.reading.recording import Recording, Samples
+from cerebro_eeg.data.reading.recording import RATES, Recording, Samples, rate_words
 from cerebro_eeg.errors import RecordingError
 
-RATES = (1.0, 20_000.0)  # Hz; outside of it a rate is a mistake, and the filters would not fit into memory
 UPPER = 0.45  # of the native rate: the highest upper edge that leaves room for a transition below half the rate
 LARGEST_RATIO = 100_000  # numerator and denominator of new rate over old
 RATIO_ERROR = 1e-9  # relative: 0.1 ms in 24 h
@@ -73,7 +72,7 @@ class FilterPlan:
 def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> FilterPlan:
     """Plan the filters for a recording of ``sfreq`` Hz; ``mains`` is the frequency to remove, or None."""
     if not RATES[0] <= sfreq <= RATES[1]:
-        raise RecordingError("rate", f"the sampling rate is {sfreq:g} Hz; expected {RATES[0]:g} to {RATES[1]:g} Hz")
+        raise RecordingError("rate", rate_words(sfreq))
     exact = Fraction(config.sfreq) / Fraction(sfreq)
     ratio = exact.limit_denominator(LARGEST_RATIO)
     if not 0 < ratio.numerator <= LARGEST_RATIO or abs(ratio / exact - 1) > RATIO_ERROR:

@@ -73,7 +73,7 @@ def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
     """Return the settings of a store; two stores with equal settings and equal files are equal."""
     listed = [item.events for item in items]
     events = "all" if None in listed else sorted({name for names in listed for name in names or ()})
-    policy = {name: value for name, value in vars(job.recipe.policy).items() if name != "trained"}
+    policy = {name: value for name, value in vars(job.recipe.policy).items() if name not in ("trained", "bads")}
     return {
         "version": RECIPE_VERSION,
         "recipe": job.recipe.name,

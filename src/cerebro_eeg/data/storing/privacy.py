@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.files import parse_json, real
 
 BYTES = 32
 
@@ -77,7 +78,7 @@ def private_draft(path: Path, text: str) -> Iterator[Path]:
 
 def check_outside(path: Path, store: Path, what: str) -> None:
     """Refuse a private file inside a store, because stores are passed on."""
-    if path.resolve().is_relative_to(store.resolve()):
+    if real(path).is_relative_to(real(store)):
         raise ConfigError(f"the {what} would lie inside the store, which is passed on; name a file outside of it")
 
 
@@ -117,7 +118,7 @@ def read_map(path: Path) -> dict[str, dict[str, str]]:
         mode = path.stat().st_mode & 0o777
         if mode & 0o077:
             raise InputError(f"the map file has mode {mode:04o}: others can read it; chmod 600 it, or name another")
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
         if set(values) != set(KINDS) or not all(isinstance(names, dict) for names in values.values()):
             raise ValueError
         return {kind: {str(id): str(name) for id, name in values[kind].items()} for kind in KINDS}
