@@ -17,8 +17,8 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
-RECIPE_VERSION = 2
-"""Raised when the same files would be stored differently; stores of other versions are refused."""
+RECIPE_VERSION = 3
+"""Raised when the same files would be stored differently; stores of other versions are read, but not continued."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ was divided. One bad file never stops the run.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -17,9 +18,10 @@ from pathlib import Path
 
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
+from cerebro_eeg.data.storing.ids import make_ids
 from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
-from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
+from cerebro_eeg.data.storing.recipe import Item, Recipe, refuse, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.shards import claim
@@ -157,7 +159,7 @@ def prepare(
             add_to_map(map_file, sources)
         skipped = store.skipped()
         again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
-        forget(folder, again)
+        forget(folder, again | (set(skipped) - set(items)))  # the latter were moved away, or mended and have new ids
         finished = ({record.id for record in store.recordings} | set(skipped)) - again
         mine = [(id, items[id]) for id in part_ids if id not in finished]
         done_before = len(part_ids) - len(mine)
@@ -215,26 +217,45 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
     Ids are made here, so that no worker needs the key.
     """
     items: dict[str, Item] = {}
-    people: set[str] = set()
     sources: dict[str, dict[str, str]] = {"recordings": {}, "subjects": {}}
-    for item in _finding(recipe):
-        id, subject = item.name, item.subject
-        people.update([] if subject is None else [subject])
-        if key is not None:
-            id = privacy.make_id(key, "recording", item.name)
-            subject = None if item.subject is None else privacy.make_id(key, "subject", item.subject)
-        elif not is_id(id):
-            raise InputError(f"the corpus has a recording whose id cannot be used: {id!r:.60}")
+    found = list(_finding(recipe))
+    for item, id in zip(found, _ids(found, key), strict=True):
+        subject = item.subject
+        if key is not None and subject is not None:
+            subject = privacy.make_id(key, "subject", subject)
+        if key is None and not is_id(item.name):
+            raise InputError(f"the corpus has a recording whose id cannot be used: {item.name!r:.60}")
+        opening = item.open
+        if isinstance(id, OSError):
+            # Its content is not known, so neither is its id. Should it be readable in a moment, it must not be stored
+            # under the id of its name.
+            opening = functools.partial(refuse, "unreadable", _unreadable(id))
+            id = privacy.make_id(key or b"", "recording", item.name)
         if id in items:  # one of the two would be lost without a word
             raise InputError(f"{recipe.name} finds two recordings with the id {id!r}; give each a name of its own")
-        items[id] = replace(item, subject=subject)
+        items[id] = replace(item, subject=subject, open=opening)
         sources["recordings"][id] = item.name
         if subject is not None:
             sources["subjects"][subject] = str(item.subject)
     if not items:
         raise InputError(f"{recipe.name} finds no recording there; check the folder")
-    warn_of_alike(people)
+    warn_of_alike({item.subject for item in found if item.subject is not None})
     return items, sources
+
+
+def _ids(items: Sequence[Item], key: bytes | None) -> Sequence[str | OSError]:
+    """Return the ids of recordings: the corpus's own, or keyed hashes of their content."""
+    if key is None:
+        return [item.name for item in items]
+    with_files = [number for number, item in enumerate(items) if item.files]
+    found: dict[int, str | OSError] = dict(
+        zip(with_files, make_ids(key, [items[number].files for number in with_files]), strict=True)
+    )
+    return [found.get(number, privacy.make_id(key, "recording", item.name)) for number, item in enumerate(items)]
+
+
+def _unreadable(error: OSError) -> str:
+    return f"the file cannot be read: {error.strerror or type(error).__name__}; the next run tries it again"
 
 
 def _finding(recipe: Recipe) -> Iterator[Item]:
