@@ -35,6 +35,13 @@ class RecordingError(InputError):
         self.code = code
 
 
+class PassingFault(RecordingError):  # noqa: N818
+    """A recording that cannot be read now, perhaps later: the file is away, or a disk, a network or memory failed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("unreadable", message)
+
+
 class CheckpointError(CerebroError, ValueError):
     """A file of weights that is missing, damaged, altered, incomplete or of another kind."""
 

@@ -17,10 +17,11 @@ from cerebro_eeg.data.reading.header_checks import check_fif, read_gdf_channels
 from cerebro_eeg.data.reading.mat import check_mat5
 from cerebro_eeg.data.reading.mne_reader import from_epochs, from_raw
 from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.data.reading.tables import open_csv
 from cerebro_eeg.data.reading.xdf_reader import open_xdf
-from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError
 
 if TYPE_CHECKING:
     import mne
@@ -81,7 +82,8 @@ def open_recording(
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     if isinstance(source, str | Path):
         path = Path(source)
-        return _READERS[_suffix(path)](path, policy, unit)
+        with passing_faults():
+            return _READERS[_suffix(path)](path, policy, unit)
     if hasattr(source, "annotations") and hasattr(source, "first_samp"):
         return from_raw(source, policy, unit)
     if hasattr(source, "event_id") and hasattr(source, "drop_log"):
@@ -151,9 +153,13 @@ def _open_fif(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
     check_fif(path)
     try:
         raw, faults = _call_mne("read_raw_fif", path)
+    except PassingFault:
+        raise
     except RecordingError as no_raw:
         try:
             epochs, faults = _call_mne("read_epochs", path)
+        except PassingFault:
+            raise
         except RecordingError:
             raise no_raw from None
         return from_epochs(epochs, policy, unit, faults)
@@ -165,9 +171,13 @@ def _open_eeglab(path: Path, policy: ChannelPolicy, unit: str | None) -> Recordi
     check_mat5(path)
     try:
         raw, faults = _call_mne("read_raw_eeglab", path)
+    except PassingFault:
+        raise
     except RecordingError as no_raw:
         try:
             epochs, faults = _call_mne("read_epochs_eeglab", path)
+        except PassingFault:
+            raise
         except RecordingError:
             raise no_raw from None
         return from_epochs(epochs, policy, unit, faults)

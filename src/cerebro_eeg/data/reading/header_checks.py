@@ -20,6 +20,7 @@ import numpy as np
 
 from cerebro_eeg.data.reading.edf_header import ReadBytes
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
+from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.errors import RecordingError
 
 _FILE_ID = 100
@@ -31,10 +32,10 @@ def check_fif(path: Path) -> None:
     with opened(path) as (read, stamp):
         packed = read(0, min(2, stamp.size)) == b"\x1f\x8b"
     try:
-        with gzip.open(path) if packed else path.open("rb") as file:
+        with passing_faults(), gzip.open(path) if packed else path.open("rb") as file:
             _follow(file, _MOST if packed else stamp.size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecordingError("unreadable", f"cannot be read ({type(error).__name__}); copy the file anew") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise RecordingError("damaged", "its compressed data is damaged or cut; copy the file anew") from None
 
 
 def _follow(file: "IO[bytes] | gzip.GzipFile", size: int) -> None:
