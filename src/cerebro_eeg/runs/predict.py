@@ -14,7 +14,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,12 @@ from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.datasets.file_tree import files_of, find_sources, plain_name
 from cerebro_eeg.data.filtering.half import FilteredPiece
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.ids import make_ids
+from cerebro_eeg.data.storing.mains import decide
+from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
 from cerebro_eeg.fast import packed
 from cerebro_eeg.model import inputs
@@ -108,6 +113,26 @@ def write_map(map_file: Path | None, recordings: Sequence[Input]) -> None:
     """Add to the private map which path each id stands for; do nothing without a map."""
     if map_file is not None:
         privacy.add_to_map(map_file, {"recordings": {one.id: one.name for one in recordings}, "subjects": {}})
+
+
+def with_common_mains(handling: Handling, given: Sequence[Input], config: ModelConfig) -> tuple[Handling, str | None]:
+    """Let several recordings vote for one mains frequency; return the handling with it, and a line that says so.
+
+    A single recording is decided by itself, and so is each where they plainly differ.
+    """
+    if handling.mains is not None or len(given) < 2:
+        return handling, None
+    policy = ChannelPolicy(unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels)
+    items = {one.id: Item(one.name, partial(_open_with, one.path, handling.unit)) for one in given}
+    choice = decide(items, policy).sets[""]
+    if choice.mixed:
+        counts = ", ".join(f"{count:,} {line} Hz" for line, count in choice.votes.items() if line != "none")
+        return handling, f"mains: some show {counts}; each recording is decided by itself, --mains takes one for all"
+    return handling if choice.common is None else replace(handling, mains=choice.common), choice.text()
+
+
+def _open_with(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
+    return open_recording(path, policy, unit=unit)
 
 
 def find_checkpoint(model: Path | str) -> Path | str:

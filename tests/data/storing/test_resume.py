@@ -206,7 +206,7 @@ def test_a_bad_file_that_was_mended_is_prepared(tmp_path):
     path = edf(tree(tmp_path / "eeg") / "s3" / "a.edf", seed=3)
     sound = path.read_bytes()
     path.write_bytes(sound[:1000])
-    assert list(run(folder(tmp_path / "eeg"), tmp_path).skipped.values()) == ["format"]
+    assert len(run(folder(tmp_path / "eeg"), tmp_path).skipped) == 1
     path.write_bytes(sound)
     done = run(folder(tmp_path / "eeg"), tmp_path)
     assert (done.recordings, done.skipped) == (4, {})

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
 from cerebro_eeg.data.storing.ids import make_ids
 from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
+from cerebro_eeg.data.storing.mains import NAME as MAINS
+from cerebro_eeg.data.storing.mains import Vote, find_table, look_at
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, refuse, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
@@ -28,7 +31,7 @@ from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
-from cerebro_eeg.data.storing.workers import finished, run_all
+from cerebro_eeg.data.storing.workers import finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
 from cerebro_eeg.files import absent, remove_empty
 
@@ -121,6 +124,7 @@ def prepare(
     key_file: Path | None = None,
     map_file: Path | None = None,
     comparing: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
     before: Callable[[Sequence[Item], int], None] | None = None,
     progress: Callable[[int, int, int, int], None] | None = None,
 ) -> Prepared:
@@ -131,9 +135,9 @@ def prepare(
     ``key_file``; ``map_file`` receives the names behind the ids.
 
     ``comparing`` is called with the number and the bytes of stored sources that were touched since and must be read to
-    compare. ``before`` is called before anything is prepared, with the items to do and the number of recordings done
-    before. ``progress`` is called after each recording with (recordings done, recordings in all, bytes done, bytes in
-    all).
+    compare, and ``say`` with lines for the user. ``before`` is called before anything is prepared, with the items to do
+    and the number of recordings done before. ``progress`` is called after each recording with (recordings done,
+    recordings in all, bytes done, bytes in all).
     """
     if not 1 <= part[0] <= part[1]:
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
@@ -165,6 +169,12 @@ def prepare(
         done_before = len(part_ids) - len(mine)
         if before is not None:
             before([item for _, item in mine], done_before)
+        if mine and choices.mains is None and recipe.mains is None and any(i.mains is None for i in items.values()):
+            look = look_at if workers == 0 and dask is None else _look_apart
+            decided = find_table(folder, items, job.recipe.policy, look)
+            job = replace(job, mains=decided)
+            if say is not None:
+                say(decided.text())
         total, bytes_total = len(mine), sum(item.size for _, item in mine)
         done = bytes_done = 0
         for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
@@ -187,9 +197,24 @@ def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:
         for lock in folder.glob(f"{name}-*.lock"):
             locks.callback(os.close, claim(lock))
         if not finished(folder):
-            for path in (*folder.glob(f"{name}-*"), folder / NAME):  # its name last: a kill leaves an empty store
+            for path in (
+                *folder.glob(f"{name}-*"),
+                folder / MAINS,
+                folder / NAME,
+            ):  # its name last: a kill leaves an empty store
                 path.unlink(missing_ok=True)
             remove_empty(made)
+
+
+def _look_apart(items: Sequence[Item], policy: ChannelPolicy) -> list[Vote | str]:
+    """Look at recordings in a process of its own; one that ends it is found by halves and has no vote."""
+    if not items:
+        return []
+    found = in_own_process(look_at, items, policy)
+    if found is not None:
+        return found
+    half = len(items) // 2
+    return ["unread"] if not half else _look_apart(items[:half], policy) + _look_apart(items[half:], policy)
 
 
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:

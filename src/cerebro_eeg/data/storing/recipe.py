@@ -41,6 +41,8 @@ class Item:
     them, and a store notices when they are replaced."""
     told: str = ""
     """Facts about the samples from tables beside the files, as any text; a store notices when they change."""
+    part_of: str = ""
+    """The data set it belongs to, where the source holds several; the mains frequency is decided for each."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Recipe:
     signal: SignalConfig = field(default_factory=SignalConfig)
     policy: ChannelPolicy = field(default_factory=ChannelPolicy)
     mains: float | None = None
-    """Mains frequency in Hz; None takes the item's, or estimates and prints it."""
+    """Mains frequency in Hz; None takes the item's, or lets recordings vote (``mains.py``)."""
     split_unit: SplitUnit = "subject"
     """The unit that no two splits may share."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
