@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
-from cerebro_eeg.files import replacing
+from cerebro_eeg.files import parse_json, replacing
 from cerebro_eeg.model import tensor_list
 from cerebro_eeg.model.weights import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
@@ -226,7 +226,7 @@ def _sort_metadata(path: Path) -> None:
     """Sort the metadata. safetensors writes it in random order, and equal models should have equal files."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) <= length:  # always true while safetensors writes compact JSON
@@ -265,7 +265,7 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
     if hashlib.sha256(text.encode()).hexdigest() != metadata.get("config_sha256"):
         raise CheckpointError(f"{path} was altered: its config does not match its SHA-256; get the file again")
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         if isinstance(values, dict) and isinstance(values.get("head"), dict):
             values["head"] = {**READS[metadata["version"]], **values["head"]}
         header = Header.from_dict(values)

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, check_savable, read, save
 
 WEIGHTS = "model.safetensors"
@@ -166,7 +166,7 @@ def _in_folder(folder: Path) -> Path:
         raise CheckpointError(f"the folder {folder} holds no {WEIGHTS}; give a folder that save_pretrained wrote")
     if config.is_file():
         try:
-            stated = json.loads(config.read_text(encoding="utf-8"))
+            stated = parse_json(config.read_text(encoding="utf-8"))
         except (ValueError, OSError, RecursionError) as error:
             raise CheckpointError(f"{config} is not JSON ({error}); remove it or save the model again") from error
         if stated != _config(read_header(path)):
