@@ -17,7 +17,7 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import absent, remove_empty, write_text
+from cerebro_eeg.files import absent, parse_json, remove_empty, write_text
 
 FORMAT = 1
 LOCK = ".lock"
@@ -62,7 +62,7 @@ class RunFolder:
     def read(self) -> dict[str, Any]:
         """Return the contents of ``run.json``."""
         try:
-            found = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            found = parse_json((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ConfigError(f"{self.path} is not the folder of a run: it has no run.json") from error
         except (OSError, ValueError) as error:

@@ -17,7 +17,8 @@ def require_packages(*names: str, why: str) -> None:
     """Raise an error that names what to install, if one of the packages is missing."""
     missing = [INSTALL.get(name, name) for name in names if not is_installed(name)]
     if missing:
-        raise ConfigError(f"{why} needs {' and '.join(missing)}, which is not here; pip install {' '.join(missing)}")
+        listed = " and ".join(missing)
+        raise ConfigError(f"{why} needs the package {listed}, which is not installed; pip install {' '.join(missing)}")
 
 
 def no_events() -> str | None:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.files import replacing
+from cerebro_eeg.files import parse_json, replacing
 from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded, whole
 
 FORMAT, VERSION = "cerebro-eeg-state", "1"
@@ -82,7 +82,7 @@ def read_weights(path: Path) -> tuple[RunProgress, dict[str, Any] | None, dict[s
     if about is not None and hashlib.sha256(about.encode()).hexdigest() != metadata.get("about_sha256"):
         raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
     weights = {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name.startswith(_MODEL)}
-    return _progress(metadata), None if about is None else json.loads(about), weights
+    return _progress(metadata), None if about is None else parse_json(about), weights
 
 
 def steps_done(path: Path) -> int | None:
@@ -116,7 +116,7 @@ def _checked(path: Path, metadata: dict[str, str]) -> dict[str, str]:
 
 
 def _progress(metadata: Mapping[str, str]) -> RunProgress:
-    found = json.loads(metadata["progress"])
+    found = parse_json(metadata["progress"])
     return RunProgress(found["step"], found["notes"])
 
 
