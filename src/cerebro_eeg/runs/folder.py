@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro_eeg import __version__
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.files import absent, parse_json, remove_empty, write_text
 
 FORMAT = 1
@@ -156,7 +156,7 @@ class RunFolder:
             raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
         except OSError as error:
             remove_empty(made)
-            raise ConfigError(
+            raise InputError(
                 f"{self.path} cannot be written ({error.strerror}); make it writable, or give another"
             ) from error
         try:
@@ -182,7 +182,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # a name that is too long, a file among the folders above, no permission
             remove_empty(made)
-            raise ConfigError(f"{self.path} cannot be made ({error.strerror}); {_ANOTHER}") from error
+            raise InputError(f"{self.path} cannot be made ({error.strerror}); {_ANOTHER}") from error
         return made
 
     def _trainings(self) -> list[Path]:
