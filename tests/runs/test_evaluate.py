@@ -623,7 +623,9 @@ def test_without_the_package_for_events_there_are_window_scores_and_events_follo
         assert "events" not in found.summary
         again = scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", resamples=100)
         assert (again.fresh, again.notes) == (False, found.notes)
-        with pytest.raises(ConfigError, match="evaluate --events needs the package timescoring, which is not installed"):
+        with pytest.raises(
+            ConfigError, match="evaluate --events needs the package timescoring, which is not installed"
+        ):
             scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", events=True)
     assert (tmp_path / "run" / "seed-0" / "test-events" / "rec3_events.tsv").exists()
     later = scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", resamples=100)
@@ -646,7 +648,10 @@ def test_packages_that_are_needed_late_are_looked_for_first(clinic, tmp_path, mo
     assert cli.main([*command, "--device", "cpu"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("note: there will be no report.html, for want of the package matplotlib")
-    assert said[1] == f"cerebro-eeg: error: {verb} needs the package scikit-learn, which is not installed; pip install scikit-learn"
+    assert (
+        said[1]
+        == f"cerebro-eeg: error: {verb} needs the package scikit-learn, which is not installed; pip install scikit-learn"
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -65,7 +65,7 @@ def save(
 
 def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
     """Load the state into a module and an optimizer like those that it was saved from, and return the progress."""
-    metadata, tensors = _read(path)
+    metadata, tensors = read(path)
     fill_moments(optimizer)
     wanted = _tensors(module, optimizer)
     if set(wanted) != set(tensors) or any(wanted[name].shape != tensors[name].shape for name in wanted):
@@ -77,10 +77,8 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProg
 
 def read_weights(path: Path) -> tuple[RunProgress, dict[str, Any] | None, dict[str, Tensor]]:
     """Return the progress, what was said about the weights (None in an older release), and the weights."""
-    metadata, tensors = _read(path)
+    metadata, tensors = read(path)
     about = metadata.get("about")
-    if about is not None and hashlib.sha256(about.encode()).hexdigest() != metadata.get("about_sha256"):
-        raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
     weights = {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name.startswith(_MODEL)}
     return _progress(metadata), None if about is None else parse_json(about), weights
 
@@ -96,15 +94,17 @@ def steps_done(path: Path) -> int | None:
         raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return metadata and tensors of a state, checked against their sum."""
+def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return metadata and tensors of a state, checked against their sums."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = _checked(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
-    if metadata.get("sha256") != _hash(tensors, metadata.get("progress", "")):
+    about = metadata.get("about_sha256", hashlib.sha256(b"").hexdigest())
+    sound = hashlib.sha256(metadata.get("about", "").encode()).hexdigest() == about
+    if not sound or metadata.get("sha256") != _hash(tensors, metadata.get("progress", "")):
         raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
     return metadata, tensors
 
