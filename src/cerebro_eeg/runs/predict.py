@@ -46,6 +46,7 @@ from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.loop import evaluating
 
@@ -145,16 +146,21 @@ def find_checkpoint(model: Path | str) -> Path | str:
         raise ConfigError(f"there is no training {model}; give a checkpoint, or the folder of a training")
     if not path.is_dir() or (path / "model.safetensors").exists() or not (path / "run.json").exists():
         return model  # if something is wrong with it, loading it raises an error that says so
+    if is_unfinished(path):
+        return model
     trained = sorted([*path.glob("seed-*/model.safetensors"), *path.glob("fold-*/seed-*/model.safetensors")])
+    if not trained:  # the folders of trainings that were stopped have weights to use, too
+        begun = [*path.glob("seed-*/state.safetensors"), *path.glob("fold-*/seed-*/state.safetensors")]
+        trained = sorted(one.parent / "model.safetensors" for one in begun)
     if not trained:
-        raise ConfigError(f"no training of {model} is finished; start the same command again that began it")
+        raise ConfigError(f"no training of {model} has saved weights; start the same command again that began it")
     if len(trained) > 1:
         some = ", ".join(one.parent.relative_to(path).as_posix() for one in trained[:4])
         raise ConfigError(
             f"{model} holds {len(trained)} trainings ({some}{', ...' if len(trained) > 4 else ''}); give the folder of "
             "one of them"
         )
-    return trained[0]
+    return trained[0] if trained[0].exists() else trained[0].parent
 
 
 def _size(path: Path) -> int:
@@ -225,7 +231,13 @@ def make_reader(
 
 def load_model(model: "Cerebro | Path | str") -> Cerebro:
     """Return the model itself, or load it from a checkpoint, the folder of a training, or the Hub."""
-    return model if isinstance(model, Cerebro) else Cerebro.from_pretrained(find_checkpoint(model))
+    if isinstance(model, Cerebro):
+        return model
+    found = find_checkpoint(model)
+    if not is_unfinished(Path(found).expanduser()):
+        return Cerebro.from_pretrained(found)
+    with usable_weights(Path(found).expanduser(), lambda line: inputs.say(logging.WARNING, line)) as weights:
+        return Cerebro.from_pretrained(weights)
 
 
 def random_words(model: Cerebro) -> str | None:
