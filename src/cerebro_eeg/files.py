@@ -5,17 +5,20 @@ leaves half a file. POSIX and Windows both replace atomically within one folder.
 """
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling of ``path`` to write to; it replaces ``path`` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    name = path.name if len(os.fsencode(path.name)) < 200 else "long"  # the longer name must fit, too
+    temporary = path.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
     temporary.touch(exist_ok=False)  # not mkstemp, because the file should get the permissions that `open` gives
     permissions = temporary.stat().st_mode
     try:
@@ -35,6 +38,19 @@ def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the values of a JSON text; a ValueError for any text that is not JSON, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+
+
+def real(path: Path) -> Path:
+    """Return the path without links. A link that leads back to itself stays; ``Path.resolve`` would raise an error."""
+    return Path(os.path.realpath(path))
 
 
 def absent(folder: Path) -> list[Path]:

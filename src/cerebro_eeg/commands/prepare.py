@@ -126,7 +126,7 @@ def prepare(
     dask: str | None = None,
     retry: bool = False,
     mains: float | None = None,
-    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] | None = None,
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] | None = None,
     causal: bool = False,
     quality: Literal["keep", "drop", "refuse"] = "keep",
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
@@ -145,6 +145,7 @@ def prepare(
     positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
+    protocol: Literal["biofoundation"] | None = None,
 ) -> PrepareResult:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
@@ -164,7 +165,7 @@ def prepare(
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
         retry: Try again what was skipped before. Without it only what a disk or a network may be to blame for is.
-        mains: Mains frequency in Hz; otherwise the corpus's own, or estimated for each recording.
+        mains: Mains frequency in Hz; otherwise the corpus's own, or what a look at some recordings shows.
         reference: What the channels are measured against; otherwise as the recipe says, mostly as recorded.
         causal: Filters that never look ahead, for models that will run on streams; otherwise zero-phase ones.
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
@@ -192,6 +193,8 @@ def prepare(
             threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
+        protocol: neonate, mobi: labels, splits and channels as in the scripts of the paper's group, to compare with
+            their numbers; otherwise ours.
     """
     from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
@@ -222,6 +225,7 @@ def prepare(
         "positive": positive,
         "task": task,
         "legacy": legacy or None,
+        "protocol": protocol,
     }
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
@@ -239,6 +243,7 @@ def prepare(
             key_file=key,
             map_file=map,
             comparing=report.comparing,
+            say=report.say,
             before=report.before,
             progress=report.progress,
         )
@@ -281,6 +286,10 @@ class PrepareProgress:
             f"{counted(count, 'stored recording')} {'has' if count == 1 else 'have'} a source that was copied or "
             f"touched since; reading {in_bytes(size)} to see whether it is the same"
         )
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._line.say(text)
 
     def before(self, items: "Sequence[Item]", done_before: int) -> None:
         """Print what there is to do."""

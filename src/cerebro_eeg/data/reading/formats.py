@@ -21,7 +21,7 @@ from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.data.reading.tables import open_csv
 from cerebro_eeg.data.reading.xdf_reader import open_xdf
-from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError, import_trouble
 
 if TYPE_CHECKING:
     import mne
@@ -116,8 +116,8 @@ def _call_mne(name: str, path: Path) -> tuple[Any, list[Fault]]:
     """Call a reader of MNE on a file; return its result and its warnings, which need the level "warning"."""
     try:
         import mne
-    except ImportError:
-        raise RecordingError("missing_package", "this format needs the package mne, which is not here") from None
+    except ImportError as error:
+        raise RecordingError("missing_package", f"this format cannot be read: {import_trouble(error, 'mne')}") from None
     reader = mne.read_epochs if name == "read_epochs" else getattr(mne.io, name)
     with quietly() as faults:
         if name == "read_epochs_eeglab":
