@@ -275,6 +275,16 @@ def test_biosemi_by_its_other_labels(other):
     assert match(["A1", other, "Fz"], unknown="drop").names == ["Fz"]
 
 
+@pytest.mark.parametrize("odd", ["EEG A3-REF", "A3", "EEG B1-REF", "A31-LE"])
+def test_ears_stay_ears_beside_an_odd_number_in_a_clinical_file(odd):
+    names = "FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ PZ T1 T2".split()
+    found = match([*(f"EEG {name}-REF" for name in names), odd], unknown="drop")
+    assert {"A1", "A2", "C3"} <= set(found.names)
+    assert found.rows[-1].outcome == "dropped"
+    caps = [f"A{number}" for number in range(1, 33)]
+    assert "32 of 36" in message([*caps, "EXG1", "Fp1", "M1", "M2"])
+
+
 def test_biosemi_128_takes_c_and_d_too():
     labels = [f"{letter}{number}" for letter in "ABCD" for number in range(1, 33)]
     assert "128 of 128" in message(labels)

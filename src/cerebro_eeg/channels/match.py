@@ -66,7 +66,8 @@ def match(
     untrained : policy for a channel with an electrode that ``trained`` (name -> windows) counts as 0 or lacks.
         "error"; "nearest": the nearest free trained electrode within 50 mm; "drop"; "as_is".
     bipolar_ears : read C3-M2 as a pair, not as C3 against a reference.
-    duplicates : "error", or "first" to keep the first of the labels that mean one channel.
+    duplicates : "error"; "first" to keep the first of the labels that mean one channel; "equal" as "first", for readers
+        that go on to compare the samples and keep none if they differ (EDF and BDF).
     pick : the labels or channels to keep, in any spelling; all others are left out before any policy is applied.
     max_channels, too_many : more channels than this are an "error", or are reduced ("nearest") to the ones that are
         nearest to as many electrodes spread over the head.
@@ -107,7 +108,7 @@ def check_policies(
     """Raise for a policy that does not exist, before the first label is read."""
     _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
     _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
-    _check_choice("duplicates", duplicates, ("error", "first"))
+    _check_choice("duplicates", duplicates, ("error", "first", "equal"))
     _check_choice("too_many", too_many, ("error", "nearest"))
     if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
         raise ChannelError(f"max_channels must be a whole number of at least 1, got {max_channels!r}")
@@ -348,7 +349,7 @@ def _handle_duplicates(rows: list[LabelMatch], duplicates: str) -> None:
             continue
         clashes.append(f"{first[row.channel].label!r} and {row.label!r} are both {row.channel.name}")
         note = f"the same channel as {first[row.channel].label} (label {first[row.channel].index})"
-        rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note)
+        rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note, twin=first[row.channel].index)
     if clashes and duplicates == "error":
         raise ChannelError(
             f"{'; '.join(clashes)}; expected each channel once; rename or pick one of them, or use duplicates='first'"
