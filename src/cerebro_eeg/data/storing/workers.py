@@ -12,28 +12,41 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cerebro_eeg.data.reading.formats import reader_code
+from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
-from cerebro_eeg.data.storing.skip_log import SkipLog
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, SkipLog
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError, StoreBusyError, StoreError
 
 T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What became of a recording."""
+
+    size: int
+    """Bytes of its source."""
+    passing: bool = False
+    """Whether it was skipped for a reason that may pass."""
+
+
 Pair = tuple[str, Item]
+CRASHED = "the process that read it died, also when it read nothing else: a fault in a library, or too little memory"
 _job: tuple[Job, str] | None = None
 _shard: tuple[ShardWriter, SkipLog] | None = None
 
 
-def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator[int]:
-    """Do the work, in shards that begin with ``name``; yield the source bytes of each recording stored or skipped."""
+def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generator[Outcome, None, None]:
+    """Do the work, in shards that begin with ``name``; yield the outcome for each recording stored or skipped."""
     if workers == 0 and mine:
         with opened_shard(job.folder, name) as (writer, log):
             for id, item in mine:
@@ -44,9 +57,9 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
         done: set[str] = set()
         try:
             with _pool(job, name, min(workers, len(left))) as pool:
-                for id, size in _share(pool, left):
+                for id, outcome in _share(pool, left):
                     done.add(id)
-                    yield size
+                    yield outcome
             return
         except BrokenProcessPool:
             left = [pair for pair in left if pair[0] not in done]
@@ -55,7 +68,7 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
         ) as error:  # errors of a file are skipped or a StoreError, so this one comes from the processes themselves
             raise _no_processes(error) from None
         told = finished(job.folder)  # a worker may have died between the end of its work and saying so
-        yield from (item.size for id, item in left if id in told)
+        yield from (Outcome(item.size) for id, item in left if id in told)
         left = [pair for pair in left if pair[0] not in told]
         near = 2 * workers + 1  # at work or handed out: in order, one ahead for each worker and one more
         yield from _one_by_one(job, name, left[:near])
@@ -92,32 +105,41 @@ def opened_shard(folder: Path, name: str) -> Iterator[tuple[ShardWriter, SkipLog
         writer.close()
 
 
-def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> int:
+def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> Outcome:
     """Store or skip one recording; only a store that cannot be written is an error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warning may quote a path or a header
             store_one(job, writer, id, item)
-    except RecordingError as error:
-        log.add(id, error.code)
+        return Outcome(item.size)
     except StoreError:
         raise  # the disk or the store itself: no file can be blamed
-    except ChannelError:
-        log.add(id, "channels")
-    except InputError:
-        log.add(id, "input")
-    except OSError:
-        log.add(id, "reader_oserror")
     except Exception as error:  # a file that breaks a reader in an unforeseen way must not stop the others
-        log.add(id, reader_code(error))
-    return item.size
+        skip = _reason(error)
+        log.add(id, *skip)
+        return Outcome(item.size, skip.code in TRANSIENT)
+
+
+def _reason(error: Exception) -> Skip:
+    """Return why a recording is skipped; a fault of disk, network or memory is none of the file."""
+    if isinstance(error, RecordingError):
+        return Skip(error.code, str(error))
+    if isinstance(error, ChannelError):
+        return Skip("channels", str(error))
+    passing = passing_fault(error)
+    if passing is not None:
+        return Skip(passing.code, str(passing))
+    if isinstance(error, InputError):
+        return Skip("input", str(error))
+    kind = type(error).__name__  # its text may quote the file
+    return Skip("reader_oserror" if isinstance(error, OSError) else reader_code(error), f"the reader failed ({kind})")
 
 
 def _pool(job: Job, name: str, workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (job, name))
 
 
-def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, int]]:
+def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, Outcome]]:
     try:
         with _uninterrupted():
             futures = [pool.submit(_work, pair) for pair in pairs]
@@ -128,7 +150,7 @@ def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[s
         raise
 
 
-def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
+def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[Outcome]:
     """Try each recording alone; a process that has lived takes the next, and only the end of a fresh one is blamed."""
     pool: ProcessPoolExecutor | None = None
     try:
@@ -141,8 +163,8 @@ def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
                 pool = None
                 if id not in finished(job.folder):
                     with opened_shard(job.folder, name) as (_, log):
-                        log.add(id, "crash")
-            yield item.size
+                        log.add(id, "crash", CRASHED)
+            yield Outcome(item.size)
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
@@ -216,7 +238,7 @@ def _end_with_parent() -> None:
     os._exit(1)  # like a kill: what is committed stays
 
 
-def _work(pair: Pair) -> tuple[str, int]:
+def _work(pair: Pair) -> tuple[str, Outcome]:
     global _shard
     assert _job is not None
     job, name = _job
