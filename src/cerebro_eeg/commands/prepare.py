@@ -211,7 +211,10 @@ def prepare(
     from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
+    from cerebro_eeg.data.storing.workers import check_start
 
+    if workers:
+        check_start()
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:

@@ -31,7 +31,7 @@ from cerebro_eeg.data.storing.shards import claim, disk_errors
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, forget, read_reasons, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
-from cerebro_eeg.data.storing.workers import finished, in_own_process, run_all
+from cerebro_eeg.data.storing.workers import check_start, finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
 from cerebro_eeg.files import absent, remove_empty
 
@@ -152,6 +152,8 @@ def prepare(
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
+    if workers:
+        check_start()
     choices = choices or PrepareChoices()
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)

@@ -3,6 +3,9 @@
 A file can also end the process that reads it, by a fault in a library or for want of memory. Then the pool is gone. The
 recordings that may have been at work are tried one at a time in a process of their own. So the one to blame is found
 and skipped with the reason ``crash``, and the others continue in a new pool.
+
+A process that starts runs the main script of its parent once more. A script without ``if __name__ == "__main__"`` would
+start processes there, which Python forbids, so each of them dies. ``check_start`` notices that, and one line says so.
 """
 
 import contextlib
@@ -52,6 +55,7 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generato
             for id, item in mine:
                 yield do_one(job, writer, log, id, item)
         return
+    check_start()
     left = sorted(mine, key=lambda pair: -pair[1].size)  # largest first: no worker is left alone with a long one
     while left:
         done: set[str] = set()
@@ -63,6 +67,9 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generato
             return
         except BrokenProcessPool:
             left = [pair for pair in left if pair[0] not in done]
+            if not done:  # perhaps none could begin, or memory was too small for so many
+                _check_that_processes_start()
+                workers = max(1, workers // 2)
         except (
             OSError
         ) as error:  # errors of a file are skipped or a StoreError, so this one comes from the processes themselves
@@ -77,15 +84,58 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generato
 
 def in_own_process(function: Callable[..., T], *args: object) -> T | None:
     """Return the result of a function of a module in a process of its own; None where the process dies of it."""
+    check_start()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        begun = False
         try:
-            with _uninterrupted():
-                future = pool.submit(function, *args)
-            return future.result()
+            with _starting():
+                first = pool.submit(os.getpid)
+            first.result()
+            begun = True
+            return pool.submit(function, *args).result()
         except BrokenProcessPool:
+            if not begun:
+                _check_that_processes_start()
             return None
         except OSError as error:
             raise _no_processes(error) from None
+
+
+_STARTING = "CEREBRO_EEG_STARTS_A_PROCESS"
+_NO_GUARD = 77
+_PATIENCE = 120.0  # seconds for one process to start
+_ADVICE = 'call prepare under `if __name__ == "__main__":` in a file of its own, or use no workers (workers 0)'
+
+
+def check_start() -> None:
+    """Refuse to work in a process that is just starting, where a script without a guard runs for a second time."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as Python itself asks it
+        if os.environ.get(_STARTING):
+            os._exit(_NO_GUARD)  # one of ours: its parent says why, once
+        raise StoreError(f"a process that is just starting runs this script once more; {_ADVICE}") from None
+
+
+def _check_that_processes_start() -> None:
+    """Start one process that does nothing; a StoreError says why it dies."""
+    process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    try:
+        with _starting():
+            process.start()
+    except OSError as error:
+        raise _no_processes(error) from None
+    process.join(_PATIENCE)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+    process.close()
+    if code == _NO_GUARD:
+        raise StoreError(f"worker processes run the calling script again and would start others; {_ADVICE}") from None
+    if code != 0:
+        ended = f"signal {-code}; is memory short?" if code is not None and code < 0 else f"exit code {code}"
+        raise StoreError(
+            f"worker processes die before they begin ({ended}); what was stored is safe: {_ADVICE}"
+        ) from None
 
 
 def finished(folder: Path) -> set[str]:
@@ -141,7 +191,7 @@ def _pool(job: Job, name: str, workers: int) -> ProcessPoolExecutor:
 
 def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, Outcome]]:
     try:
-        with _uninterrupted():
+        with _starting():
             futures = [pool.submit(_work, pair) for pair in pairs]
         for future in as_completed(futures):
             yield future.result()
@@ -174,10 +224,11 @@ def _fresh(job: Job, name: str) -> ProcessPoolExecutor:
     """Return a pool of one process that has shown that it works; otherwise a file would be blamed for its failure."""
     pool = _pool(job, name, 1)
     try:
-        with _uninterrupted():
+        with _starting():
             first = pool.submit(os.getpid)
         first.result()
     except BrokenProcessPool as error:
+        _check_that_processes_start()
         raise StoreError("worker processes die before they begin; what was stored is safe: try --workers 0") from error
     return pool
 
@@ -200,15 +251,18 @@ def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Block interrupts in processes that are started here; the main process prints the one line about it.
+def _starting() -> Iterator[None]:
+    """Block interrupts in processes that are started here, and let them know that they are ours.
 
-    A worker could ignore the signal only once it is up, and would die with a traceback before.
+    The main process prints the one line about an interrupt. A worker could ignore the signal only once it is up, and
+    would die with a traceback before.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ[_STARTING] = "1"
     try:
         yield
     finally:
+        os.environ.pop(_STARTING, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile arrives now
 
 
