@@ -16,7 +16,6 @@ import sys
 import threading
 
 import pytest
-import torch
 import yaml
 
 from cerebro_eeg.config import HeadConfig, Source, Training
@@ -24,6 +23,7 @@ from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
+from predict_files import edf
 from tiny_models import randomized, small
 
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -411,14 +411,16 @@ def test_card_that_is_there_is_kept(tmp_path):
 
 def test_code_of_the_card_runs(tmp_path, monkeypatch):
     model = make_model()
+    model.training_record = Training(1, 1, {"Cz": 1})
     model.save_pretrained(tmp_path / "this folder or repository")
+    edf(tmp_path / "recording.edf", ["Cz"])
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(
         "```python\n(.*?)```", (tmp_path / "this folder or repository/README.md").read_text(), re.DOTALL
     )
-    names = {"x": torch.randn(3, 1, 40).numpy() * 20}
-    exec(code.replace("[...]", '["Cz"]'), names)
-    assert names["features"].shape == (3, 12)
+    names = {}
+    exec(code, names)
+    assert names["found"].features.shape == (21 * 256 // 40, 12)
 
 
 def test_model_saved_again_takes_the_place_of_the_old(tmp_path):

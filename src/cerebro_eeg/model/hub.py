@@ -129,10 +129,10 @@ tags: [eeg, biosignal, neuroscience, foundation-model, cerebro]
 Encoder of {model.depth} blocks, width {model.width}, {model.heads} heads, {model.attention} attention.
 
 ```python
-from cerebro_eeg import Cerebro
+import cerebro_eeg
 
-model = Cerebro.from_pretrained("this folder or repository")
-features = model.embed(x, ch_names=[...], sfreq={signal.sfreq:g}, unit="uV")  # x: (windows, channels, samples)
+found = cerebro_eeg.embed("recording.edf", "this folder or repository")  # or an MNE Raw; it is filtered as below
+print(found.features.shape, found.start)
 ```
 
 ## Input

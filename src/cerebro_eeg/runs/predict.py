@@ -41,6 +41,7 @@ from cerebro_eeg.fast import packed
 from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.preparation import line_left
 from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
@@ -183,6 +184,8 @@ class Reader:
     stride: int
     """Samples from the start of one window to the start of the next."""
     handling: Handling
+    warns: bool = False
+    """Whether to warn of a mains line that is still there after filtering."""
 
     @property
     def config(self) -> ModelConfig:
@@ -369,6 +372,8 @@ def compute(
     needed = cost(reader.config, len(signal.ids), reader.samples).forward_bytes
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
     for windows in cut_windows(signal, reader.samples, reader.stride, size, watch):
+        if reader.warns and not some:
+            _warn_line(windows, signal)
         some = True
         with evaluating(model), torch.no_grad():
             output = read(model, _batch(windows, signal, model.encoder.positions.device))
@@ -382,6 +387,15 @@ def compute(
             f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
             f"this model is {reader.seconds:g} s; give a longer recording",
         )
+
+
+def _warn_line(windows: RecordingWindows, signal: Signal) -> None:
+    """Warn of a strong mains line in filtered windows: the notch was at another frequency, or there was none."""
+    plan = signal.plan
+    line = line_left(torch.from_numpy(windows.signal_BTC).transpose(1, 2), plan.new_rate)
+    if line is not None and plan.notch_width > 0:
+        notch = "no notch was applied" if plan.notch is None else f"the notch was at {plan.notch:g} Hz"
+        inputs.warn(f"the filtered recording still has a strong line at {line:g} Hz ({notch}); pass mains={line:g}")
 
 
 def _batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
@@ -416,7 +430,7 @@ def predict(
     and resampled as the checkpoint says. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
-    reader = make_reader(load_model(model), stride=stride, handling=handling)
+    reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
     check_head(reader.model)
     warn_random(reader.model)
     with packed(reader.model):
