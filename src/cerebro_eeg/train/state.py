@@ -90,7 +90,9 @@ def steps_done(path: Path) -> int | None:
     try:
         with safe_open(path, framework="pt") as file:
             return _progress(_checked(path, file.metadata() or {})).step
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
 
 
