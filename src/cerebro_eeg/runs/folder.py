@@ -16,13 +16,13 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import absent, remove_empty, write_text
+from cerebro_eeg.files import SUMS, absent, begin_sums, remove_empty, write_text
 
 FORMAT = 1
 LOCK = ".lock"
 _LOG = "metrics.jsonl"
 _LOGGERS = ("tensorboard", "wandb", "wandb-id")
-_WITHOUT_RESULT = ("run.json", _LOG, *_LOGGERS)
+_WITHOUT_RESULT = ("run.json", SUMS, _LOG, *_LOGGERS)
 """Files of a run that are no result. A file with any other name is kept."""
 
 
@@ -89,6 +89,7 @@ class RunFolder:
         for stray in self.path.glob(".*.tmp"):  # left by a write that was killed
             stray.unlink(missing_ok=True)
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
+        begin_sums(self.path, ["run.json"])
         return note
 
     @contextlib.contextmanager
@@ -145,7 +146,7 @@ class RunFolder:
         for folder in reversed(self._trainings()):
             files = list(folder.iterdir())
             if not any(path.is_dir() or path.name in _LOGGERS for path in files):
-                for path in files:
+                for path in sorted(files, key=lambda path: path.name != SUMS):  # never a list of files that are gone
                     path.unlink()
                 folder.rmdir()
 

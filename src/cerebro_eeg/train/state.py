@@ -46,13 +46,13 @@ def save(
     if processes.first:
         text = json.dumps({"step": progress.step, "notes": progress.notes}, sort_keys=True)
         metadata = {"format": FORMAT, "version": VERSION, "progress": text, "sha256": _hash(tensors, text)}
-        with replacing(path) as temporary:
+        with replacing(path, summed=False) as temporary:  # it has a sum of its own and is replaced all the time
             save_file(tensors, temporary, metadata)
     processes.barrier()
 
 
-def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
-    """Load the state into a module and an optimizer like those that it was saved from, and return the progress."""
+def read(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors and the progress (as JSON) of a state, both checked against their SHA-256."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
@@ -64,6 +64,12 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProg
         raise CheckpointError(f"{path} is not the state of a run of this release; {_WAY_OUT}")
     if metadata.get("sha256") != _hash(tensors, text):
         raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
+    return tensors, text
+
+
+def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
+    """Load the state into a module and an optimizer like those that it was saved from, and return the progress."""
+    tensors, text = read(path)
     fill_moments(optimizer)
     wanted = _tensors(module, optimizer)
     if set(wanted) != set(tensors) or any(wanted[name].shape != tensors[name].shape for name in wanted):

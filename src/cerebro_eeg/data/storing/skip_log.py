@@ -2,11 +2,13 @@
 
 Each writer appends to a file of its own, ``<writer>.skipped.csv``. The skipped sources of a store are the union of
 these files, less the stored ones. ``skipped.csv`` is that union, written for people at the end of a run. A source that
-is to be tried again gets one more line in each file that has it, after which it counts as not tried.
+is to be tried again gets one more line in each file that has it, after which it counts as not tried. A line ends in the
+CRC-32 of what stands before; lines of earlier releases have none.
 """
 
 import contextlib
 import os
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -30,7 +32,7 @@ class SkipLog:
             self._file = claim(path)
             try:
                 data = path.read_bytes()
-                self._codes = _parse(data, path.name)
+                self._codes = parse(data, path.name)
                 self._end = data.rfind(b"\n") + 1
                 os.ftruncate(self._file, self._end)  # a line that a kill cut short
             except BaseException:
@@ -42,14 +44,14 @@ class SkipLog:
         if not is_id(id) or not is_code(code) or code == _FORGOTTEN:
             raise ConfigError(f"a skipped source needs an id and a reason in one word, got {id!r} and {code!r}")
         if self._codes.get(id) != code:
-            self._append(f"{id},{code}\n")
+            self._append(_line(id, code))
             self._codes[id] = code
 
     def forget(self, ids: Collection[str]) -> None:
         """Let these sources count as not tried."""
         known = sorted(self._codes.keys() & set(ids))
         if known:
-            self._append("".join(f"{id},{_FORGOTTEN}\n" for id in known))
+            self._append("".join(_line(id, _FORGOTTEN) for id in known))
         for id in known:
             del self._codes[id]
 
@@ -74,7 +76,7 @@ def read_skipped(folder: Path, stored: Collection[str] = ()) -> dict[str, str]:
     """Return the reason by id, sorted, of all sources that any writer skipped and that are not stored."""
     found: dict[str, str] = {}
     for name in _logs(folder):
-        for id, code in _parse((folder / name).read_bytes(), name).items():
+        for id, code in parse((folder / name).read_bytes(), name).items():
             found[id] = min(code, found.get(id, code))  # two writers may have met it: any order must give one answer
     return {id: found[id] for id in sorted(found.keys() - set(stored))}
 
@@ -90,23 +92,45 @@ def forget(folder: Path, ids: Collection[str]) -> None:
 
 def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
     """Write ``skipped.csv``."""
-    text = "".join(["id,reason\n", *(f"{id},{code}\n" for id, code in skipped.items())])
     with disk_errors():
-        write_text(folder / "skipped.csv", text)
+        write_text(folder / "skipped.csv", skipped_text(skipped))
+
+
+def skipped_text(skipped: Mapping[str, str]) -> str:
+    """Return what ``skipped.csv`` says."""
+    return "".join(["id,reason\n", *(f"{id},{code}\n" for id, code in skipped.items())])
 
 
 def _logs(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(_END))
 
 
-def _parse(data: bytes, name: str) -> dict[str, str]:
+def _line(id: str, code: str) -> str:
+    text = f"{id},{code}"
+    return f"{text},#{zlib.crc32(text.encode()):08x}\n"
+
+
+def parse(data: bytes, name: str) -> dict[str, str]:
+    """Return the reason by id of the lines of one file; a StoreError names the line that is damaged."""
     codes: dict[str, str] = {}
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        id, comma, code = line.decode("ascii", "replace").partition(",")
-        if not comma or not is_id(id) or not is_code(code):
+    *lines, rest = data.split(b"\n")
+    if rest[:-1].count(b",#") and _split(rest[:-1]) is not None:  # whole, with another byte than a line feed
+        lines.append(b"")
+    for number, line in enumerate(lines, 1):
+        id, code = _split(line) or ("", "")
+        if not id:
             raise StoreError(f"line {number} of {name} is damaged; remove the file, and its sources are tried again")
         if code == _FORGOTTEN:
             codes.pop(id, None)
         else:
             codes[id] = code
     return codes
+
+
+def _split(line: bytes) -> tuple[str, str] | None:
+    """Return id and reason of a line; None where it is damaged. Neither can have a #, so no sum is taken for one."""
+    text = line.decode("ascii", "replace")
+    id, _, rest = text.partition(",")
+    code, comma, _ = rest.partition(",")
+    sound = is_id(id) and is_code(code) and (not comma or _line(id, code) == f"{text}\n")
+    return (id, code) if sound else None
