@@ -15,13 +15,13 @@ Pre-training (SimMIM) on TUSL, TUSZ and TUEP without the subjects of TUAB's test
 import sys
 
 from common import main
-from tables import AUPR, AUROC, BALANCED_ACCURACY, Row, Table
+from tables import AUPR_MACRO, AUPR_POSITIVE, AUROC, BALANCED_ACCURACY, Row, Table
 
 TABLE = Table(
     name="attention",
     title="Alternating or standard attention, TUAB",
     columns=("representation", "attention"),
-    metrics=(BALANCED_ACCURACY, AUPR, AUROC),
+    metrics=(BALANCED_ACCURACY, AUPR_MACRO, AUPR_POSITIVE, AUROC),
     rows=(
         Row(("spectrogram", "alternating"), ("78.49", "0.8684", "0.8674"), patches="time_bins"),
         Row(("spectrogram", "standard"), ("78.89", "0.8719", "0.8690"), patches="time_bins", attention="standard"),

@@ -16,13 +16,13 @@ a row of the table of attention). Squares are 8 x 8 and time bins 1 x 64 values:
 import sys
 
 from common import main
-from tables import AUPR, AUROC, BALANCED_ACCURACY, Row, Table
+from tables import AUPR_MACRO, AUPR_POSITIVE, AUROC, BALANCED_ACCURACY, Row, Table
 
 TABLE = Table(
     name="patching",
     title="Shapes of spectrogram patches, TUAB",
     columns=("patches", "pre-training"),
-    metrics=(BALANCED_ACCURACY, AUPR, AUROC),
+    metrics=(BALANCED_ACCURACY, AUPR_MACRO, AUPR_POSITIVE, AUROC),
     rows=(
         Row(("squares", "none"), ("76.49", "0.8462", "0.8483"), patches="squares", attention="standard", style=None),
         Row(

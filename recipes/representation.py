@@ -18,13 +18,13 @@ patches, because the same rows return in the tables of attention and of patching
 import sys
 
 from common import main
-from tables import AUPR, AUROC, BALANCED_ACCURACY, Row, Table
+from tables import AUPR_MACRO, AUPR_POSITIVE, AUROC, BALANCED_ACCURACY, Row, Table
 
 TABLE = Table(
     name="representation",
     title="Representation and pre-training style, TUAB",
     columns=("representation", "pre-training"),
-    metrics=(BALANCED_ACCURACY, AUPR, AUROC),
+    metrics=(BALANCED_ACCURACY, AUPR_MACRO, AUPR_POSITIVE, AUROC),
     rows=(
         Row(
             ("spectrogram", "none"), ("76.49", "0.8462", "0.8483"), patches="squares", attention="standard", style=None

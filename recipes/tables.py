@@ -1,6 +1,5 @@
 """Tables: the tables of the paper as data, and the layout of the measured numbers. Standard library only."""
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cerebro_eeg.files import write_text
+from cerebro_eeg.terminal import CsvWriter
 
 MISSING = "n/a"
 
@@ -22,6 +22,8 @@ class Metric:
     factor: float = 1.0
     """100 for percent."""
     digits: int = 4
+    again: bool = False
+    """Whether it is compared with the same column of the paper as the metric before it."""
 
     def show(self, mean: float | None, deviation: float | None) -> str:
         """Write a mean and its deviation: 0.7935 -> '79.35 ± 0.20'."""
@@ -34,7 +36,9 @@ class Metric:
 BALANCED_ACCURACY = Metric("balanced_accuracy", "balanced accuracy %", 100, 2)
 ACCURACY = Metric("accuracy", "accuracy %", 100, 2)
 F1 = Metric("f1_weighted", "F1")
-AUPR = Metric("aupr", "AUPR")
+# The paper prints AUPR without a definition, so both stand beside its column.
+AUPR_MACRO = Metric("aupr_macro", "AUPR (macro)")
+AUPR_POSITIVE = Metric("aupr_positive", "AUPR (positive class)", again=True)
 AUROC = Metric("auroc", "AUROC")
 R2 = Metric("r2", "R2")
 RMSE = Metric("rmse", "RMSE")
@@ -112,8 +116,10 @@ def lay_out(
     rows = []
     for row, values in zip(table.rows, measured, strict=True):
         cells = list(row.labels)
-        for value, paper in zip(values, row.paper, strict=True):
-            cells += [value, paper] if with_paper else [value]
+        column = -1
+        for metric, value in zip(table.metrics, values, strict=True):
+            column += not metric.again
+            cells += [value, row.paper[column]] if with_paper else [value]
         rows.append(tuple(cells))
     return head, rows
 
@@ -121,11 +127,12 @@ def lay_out(
 def read_scores(table: Table, summary: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the numbers of a row from the summary of evaluate, by window as in the paper."""
     values = summary["levels"]["window"]["values"]
-    return tuple(m.show(values[m.key]["mean"], values[m.key][table.spread]) for m in table.metrics)
+    nothing = {"mean": None, table.spread: None}  # a number that an earlier release did not score
+    return tuple(m.show(of["mean"], of[table.spread]) for m in table.metrics for of in [values.get(m.key, nothing)])
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write the same as the printed table."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    CsvWriter(text).writerows([head, *rows])
     write_text(path, text.getvalue())

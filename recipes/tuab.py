@@ -14,13 +14,13 @@ Pre-training on TUEG without the subjects of TUAB. TUAB's own eval tests, a fift
 import sys
 
 from common import main
-from tables import AUPR, AUROC, BALANCED_ACCURACY, Row, Table
+from tables import AUPR_MACRO, AUPR_POSITIVE, AUROC, BALANCED_ACCURACY, Row, Table
 
 TABLE = Table(
     name="tuab",
     title="Normal or abnormal, TUAB",
     columns=("size",),
-    metrics=(BALANCED_ACCURACY, AUPR, AUROC),
+    metrics=(BALANCED_ACCURACY, AUPR_MACRO, AUPR_POSITIVE, AUROC),
     rows=(
         Row(("Small",), ("79.40 ± 0.19", "0.8763 ± 0.0031", "0.8749 ± 0.0033"), size="small"),
         Row(("Base",), ("81.29 ± 0.15", "0.8994 ± 0.0002", "0.8867 ± 0.0006"), size="base"),

@@ -49,3 +49,37 @@ def test_nothing_imports_fcntl_at_import():
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             guilty += [str(path.relative_to(PACKAGE)) for name in names if name == "fcntl"]
     assert guilty == []
+
+
+# Where text leaves or enters the package.
+
+
+def calls_of(*names: str) -> dict[str, set[str]]:
+    """Files of the package that call a function or method of these names."""
+    found = defaultdict(set)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in names:
+                found[name].add(str(path.relative_to(PACKAGE)))
+    return dict(found)
+
+
+def test_text_leaves_through_few_doors():
+    """Names come from files of others: what is printed or put into a cell is made safe there (``terminal.py``)."""
+    found = calls_of("print", "csv.writer", "csv.DictWriter", "sys.stdout.write", "sys.stderr.write")
+    assert found["print"] == {
+        "cli.py",
+        "progress.py",
+        "model/inputs.py",
+        "bench/__main__.py",
+        "commands/simulate.py",  # counts only
+    }
+    assert {name: paths for name, paths in found.items() if name != "print"} == {"csv.writer": {"terminal.py"}}
+
+
+def test_json_and_links_are_read_through_one_door():
+    """Deep JSON is a RecursionError elsewhere, and a loop of links a RuntimeError."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert ".resolve()" not in text, path
+        assert not re.search(r"json\.loads?\((?!json\.dumps)", text) or path.name == "files.py", path

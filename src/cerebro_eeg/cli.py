@@ -25,7 +25,8 @@ from types import UnionType
 from typing import Annotated, Any, Protocol, TextIO, Union
 
 from cerebro_eeg import __version__
-from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.errors import CerebroError, on_command_line, spoken
+from cerebro_eeg.terminal import visible
 
 VERBS: dict[str, tuple[str, str]] = {
     "info": ("cerebro_eeg.commands.info:info", "what a preset, a checkpoint, a store or an EEG file is"),
@@ -60,9 +61,9 @@ options of every verb:
 
 exit codes:
   0    done
-  1    internal error, a disk that is full, or a check that failed (doctor)
+  1    internal error, a disk that is full or fails, no memory, or a check that failed (doctor)
   2    wrong usage: unknown verb or option, a setting that does not exist or does not fit
-  3    input that cannot be used as given: channels, shape, rate, unit, NaN, no such file
+  3    input that cannot be used as given: channels, shape, rate, unit, NaN; a path that is not there or may not be used
   4    checkpoint missing, damaged, altered or of another kind
   5    store missing, damaged, unfinished, or in use by another writer
   6    done, but some recordings were skipped or could not be used; the output says why
@@ -85,12 +86,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every error becomes a printed line."""
     args, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in flags
+    call: functools.partial[Result] | int = 0
     if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a character shows "?" instead of failing
         sys.stdout.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = _run(args, as_json="--json" in flags)
+            call = _understand(args)
+            code = call if isinstance(call, int) else _run(call, args, as_json="--json" in flags)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -101,11 +104,15 @@ def main(argv: list[str] | None = None) -> int:
     except CerebroError as error:
         return _fail(f"error: {error}", error.exit_code, debug)
     except OSError as error:
+        from cerebro_eeg.commands.given_paths import blame, given_paths
+
         _silence_stdout()  # stdout itself may have failed, for example on a full disk: do not fail again at exit
-        reason = error.strerror or type(error).__name__
-        return _fail(
-            f"error: a file could not be read or written: {reason}; run again with --debug to see which", 1, debug
-        )
+        line, code = blame(error, given_paths(call) if isinstance(call, functools.partial) else [])
+        return _fail(f"error: {line}", code, debug)
+    except MemoryError:
+        return _fail("error: the memory does not suffice; give less at once, or use a machine with more", 1, debug)
+    except RecursionError:
+        return _fail("error: something that was given is nested too deeply; expected far fewer levels", 3, debug)
     except Exception as error:  # its message may quote a path or a header, so only --debug prints it
         hint = "run again with --debug for the traceback, and please report it"
         return _fail(f"internal error: {type(error).__name__} ({hint})", 1, debug)
@@ -118,7 +125,8 @@ def _take_flags(argv: list[str]) -> tuple[list[str], set[str]]:
     return [a for a in argv[:end] if a not in own] + argv[end:], own.intersection(argv[:end])
 
 
-def _run(args: list[str], *, as_json: bool) -> int:
+def _understand(args: list[str]) -> "functools.partial[Result] | int":
+    """Return the call that the arguments ask for; or an exit code, if help or an error was printed instead."""
     if not args:
         print(_help(), end="", file=sys.stderr)
         return 2
@@ -134,13 +142,22 @@ def _run(args: list[str], *, as_json: bool) -> int:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            call = _read_arguments(verb, rest)
+            return _read_arguments(verb, rest)
     except SystemExit as stop:  # tyro has printed its help, or a box with the error
         if stop.code in (0, None):
             print("\nEvery verb also takes --json (print the result as JSON) and --debug (show tracebacks).")
             return 0
         return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
-    result = call()
+
+
+def _run(call: "functools.partial[Result]", args: list[str], *, as_json: bool) -> int:
+    """Carry out a call and print its result."""
+    from cerebro_eeg.commands.given_paths import check_paths, given_paths
+
+    with on_command_line(_options(call.func)):
+        check_paths(given_paths(call), args)
+        result = call()
+        text = "" if as_json else result.text()
     if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, only the first prints
         return getattr(result, "exit_code", 0)
     if as_json:
@@ -148,11 +165,24 @@ def _run(args: list[str], *, as_json: bool) -> int:
 
         print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
-        print(result.text())
+        print(visible(text))
+    if (refused := getattr(result, "refused", None)) is not None:  # what was printed says why; this is the error line
+        return _fail(f"error: {refused}", getattr(result, "exit_code", 0))
     return getattr(result, "exit_code", 0)
 
 
-def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
+def _options(function: Callable[..., Any]) -> list[str]:
+    """Return the options of a verb by their names in Python; those of a set of options count as its own."""
+    found = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kinds = getattr(parameter.annotation, "__args__", (parameter.annotation,))
+        sets = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        names = [field.name for kind in sets for field in dataclasses.fields(kind)] if sets else [parameter.name]
+        found += names if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY else []
+    return found
+
+
+def _read_arguments(verb: str, args: list[str]) -> "functools.partial[Result]":
     """Import the verb's function and read its arguments from the command line; return the call to make."""
     import tyro
 
@@ -180,7 +210,7 @@ def _read_arguments(verb: str, args: list[str]) -> Callable[[], Result]:
     ]
 
     @functools.wraps(function)
-    def prepared(*args: object, **kwargs: object) -> Callable[[], Result]:
+    def prepared(*args: object, **kwargs: object) -> "functools.partial[Result]":
         return functools.partial(function, *args, **kwargs)
 
     prepared.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -238,7 +268,7 @@ def _fail(line: str, code: int, debug: bool = False) -> int:
 
         traceback.print_exc()
     else:
-        print(f"cerebro-eeg: {' '.join(line.split())}", file=sys.stderr)
+        print(visible(f"cerebro-eeg: {' '.join(line.split())}"), file=sys.stderr)
     return code
 
 
@@ -250,7 +280,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"cerebro-eeg: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(visible(f"cerebro-eeg: warning: {' '.join(spoken(str(message)).split())}"), file=sys.stderr)
 
 
 def _silence_stdout() -> None:

@@ -2,13 +2,62 @@
 
 Every message says in one line what was given, what was expected and what to do. A class also derives from the built-in
 exception that Python code would expect, so ``except ValueError`` works without importing this package.
+
+A message names an option as Python does: ``unit='uV'``. While a verb of the command line runs, ``--unit uV`` is said
+instead, also by the processes that it starts.
 """
+
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_OPTIONS = "CEREBRO_EEG_OPTIONS"  # in the environment, so that worker processes know it, too
+_CHOICE = re.compile(r"\b([a-z][a-z0-9_]*)=(?:'([^']*)'|\"([^\"]*)\")")
+
+
+@contextlib.contextmanager
+def on_command_line(options: Iterable[str]) -> Iterator[None]:
+    """Let messages name options as flags for the time of a verb that has these options."""
+    before = os.environ.get(_OPTIONS)
+    os.environ[_OPTIONS] = " ".join(options)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_OPTIONS]
+        else:
+            os.environ[_OPTIONS] = before
+
+
+def offered(option: str) -> bool:
+    """Return whether a message may advise this option: always in Python, and on the command line if the verb has it."""
+    options = os.environ.get(_OPTIONS)
+    return options is None or option in options.split()
+
+
+def spoken(text: str) -> str:
+    """Return a message with its options as the user gives them: ``unit='uV'``, or ``--unit uV`` on the command line."""
+    if _OPTIONS not in os.environ:
+        return text
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] if found[2] is not None else found[3]
+        return f"--{name.rstrip('_').replace('_', '-')} {shlex.quote(value)}" if offered(name) else found[0]
+
+    return _CHOICE.sub(flag, text)
 
 
 class CerebroError(Exception):
     """Any mistake that a user can correct; the command line prints it as one line, without a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return spoken(super().__str__())
 
 
 class ConfigError(CerebroError, ValueError):
@@ -33,6 +82,13 @@ class RecordingError(InputError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class PassingFault(RecordingError):  # noqa: N818
+    """A recording that cannot be read now, perhaps later: the file is away, or a disk, a network or memory failed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("unreadable", message)
 
 
 class CheckpointError(CerebroError, ValueError):
@@ -61,3 +117,22 @@ class StoppedError(CerebroError):
     """A training that was asked to stop and did, with its state saved; the same command continues it."""
 
     exit_code = 7
+
+
+def import_trouble(error: ImportError, package: str, install: str = "") -> str:
+    """Return why a package cannot be imported, and what to do: it is not installed, or an import inside it fails.
+
+    ``install`` is what pip installs, where it is not the package itself. Installing a package that is there would not
+    help, so only the error of its own name counts as missing.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        return f"the package {package} is not installed; pip install {install or package}"
+    said = without_folders(f"{type(error).__name__}: {error}")
+    return f"the package {package} is installed, but an import inside it fails ({said}); mend that, or install it anew"
+
+
+def without_folders(text: str) -> str:
+    """Return the text on one line without folders; the last part of each path stays."""
+    for folder in (sys.prefix, str(Path.home())):  # these first, because a folder's name may contain spaces
+        text = text.replace(folder, "")
+    return " ".join(re.sub(r"(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'\",;]+)*[\\/](?=[^\\/\s])", "", text).split())

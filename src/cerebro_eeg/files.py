@@ -10,11 +10,13 @@ So a kill leaves a file without a sum at worst, never one with a wrong sum.
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 SUMS = "SHA256SUMS"
 MARK = "# The files that cerebro-eeg wrote here. Check them with cerebro-eeg verify, or with sha256sum -c SHA256SUMS.\n"
@@ -30,7 +32,8 @@ def replacing(path: Path, *, summed: bool = True) -> Iterator[Path]:
     A file that is not ``summed`` is never listed in ``SHA256SUMS``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    name = path.name if len(os.fsencode(path.name)) < 200 else "long"  # the longer name must fit, too
+    temporary = path.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
     temporary.touch(exist_ok=False)  # not mkstemp, because the file should get the permissions that `open` gives
     permissions = temporary.stat().st_mode
     try:
@@ -197,6 +200,19 @@ def _alone(folder: Path) -> Iterator[None]:
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the values of a JSON text; a ValueError for any text that is not JSON, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+
+
+def real(path: Path) -> Path:
+    """Return the path without links. A link that leads back to itself stays; ``Path.resolve`` would raise an error."""
+    return Path(os.path.realpath(path))
 
 
 def absent(folder: Path) -> list[Path]:

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+from cerebro_eeg.terminal import visible
+
 
 class Progress:
     """Prints lines that stay, and one line that changes in place (in a log: a new line every few seconds)."""
@@ -19,7 +21,7 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a line that stays."""
         self.end()
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
     def due(self) -> bool:
         """Return whether it is time to show the changing line again; ask before composing an expensive line."""
@@ -29,7 +31,7 @@ class Progress:
         """Show the changing line; in a log, print it as one more line."""
         self._last = time.monotonic()
         if self._live:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{visible(line)}", end="", file=sys.stderr, flush=True)
             self._open = True
         else:
             self.say(line)

@@ -491,8 +491,13 @@ def test_options_that_make_no_sense_are_refused(tmp_path, monkeypatch):
     assert options.CpuBench(threads=0).threads == 0
     with pytest.raises(ConfigError, match="400 channels were asked for; there are 362 electrodes"):
         noise(1, 400, 64, CPU)
-    with pytest.raises(ConfigError, match="2 numbers for 1 presets"):
-        run(options.TrainBench(presets=("tiny",), windows=(1, 2), device="cpu"), tmp_path, print)
+    for kind in (options.TrainBench, options.MixedBench):
+        with pytest.raises(ConfigError, match=r"--windows has 2 numbers, and there are 1 presets \(tiny\)"):
+            run(kind(presets=("tiny",), windows=(1, 2), device="cpu"), tmp_path, print)
+    assert options.windows_of(("small", "base", "large"), options.TrainBench().windows) == (1024, 256, 256)
+    assert options.windows_of(("base",), options.TrainBench().windows) == (256,)  # of one size no number is asked for
+    assert options.windows_of(("small", "base"), (7,)) == (7, 7)
+    assert options.windows_of(("small", "base"), (7, 8)) == (7, 8)
     with pytest.raises(ConfigError, match="expected channels x Hz"):
         run(options.PrepareBench(cases=("many",)), tmp_path, print)
     with pytest.raises(InputError, match="expected cuda"):

@@ -1,5 +1,6 @@
 """The command line from outside: what it prints where, what it loads and how it exits."""
 
+import errno
 import inspect
 import json
 import os
@@ -16,7 +17,8 @@ from cerebro_eeg import cli, errors
 ERRORS = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.CerebroError)]
 
 VERBS = '''
-import signal, sys, warnings
+import os, signal, sys, warnings
+from pathlib import Path
 from dataclasses import dataclass
 from cerebro_eeg import errors
 
@@ -54,6 +56,18 @@ def warn() -> Result:
     """Warn."""
     warnings.warn("look\\nhere", stacklevel=1)
     return Result()
+
+def no_memory() -> Result:
+    """Ask for too much."""
+    raise MemoryError
+
+def deep() -> Result:
+    """Go too deep."""
+    return deep()
+
+def no_file(out: Path, number: int) -> Result:
+    """Fail as the system does."""
+    raise OSError(number, os.strerror(number), str(out / "inner"))
 
 def nan() -> Result:
     """Return what JSON cannot say."""
@@ -194,6 +208,28 @@ def test_a_bug_is_one_line(run) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     line = one_line(done.stderr)
     assert line.startswith("cerebro-eeg: internal error: ZeroDivisionError (run again with --debug")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["no_memory"], 1, "the memory does not suffice"),
+        (["deep"], 3, "something that was given is nested too deeply"),
+        *(
+            (["no_file", "--out", "x", "--number", str(number)], code, f"a file of --out could not be {words}")
+            for number, code, words in (
+                (errno.EACCES, 3, "read or written: you lack the permission"),
+                (errno.EROFS, 3, "read or written: it is on a disk that is read-only"),
+                (errno.ENOENT, 3, "read or written: it is not there"),
+                (errno.EIO, 1, "read or written: Input/output error; see that its disk"),
+            )
+        ),
+    ],
+)
+def test_errors_of_the_system_are_one_line(run, args: list[str], code: int, words: str) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert one_line(done.stderr).startswith(f"cerebro-eeg: error: {words}")
 
 
 def test_nan_is_no_json(run) -> None:

@@ -78,7 +78,9 @@ def test_what_it_says(odd):
 
 def test_labels_that_prepare_would_refuse_are_told_with_the_rest(odd, capsys):
     assert cli.main(["info", str(odd)]) == 3
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert said.startswith("cerebro-eeg: error: 1 of 8 channel labels were not understood: 'Blob'")
+    assert said.count("\n") == 1
     assert text.startswith("REFUSED as it is: 1 of 8 channel labels were not understood: 'Blob'")
     assert "2 of 5 channels are bad: F3 (flat), O1 (clipped)" in text
     assert "7 s at 20 s" in text

@@ -306,6 +306,36 @@ def test_the_threshold_of_the_weights_is_scored_beside_the_most_probable_class(r
     assert "positive:  fast" in text
 
 
+def test_the_aupr_of_an_earlier_release_gets_the_name_of_what_it_is(run):
+    """It had one name for the AUPR of the positive of two classes and for the mean over more."""
+    folder, store = run()
+    first = judge(folder, store)
+    older = lambda values: {"aupr" if k == "aupr_positive" else k: v for k, v in values.items() if k != "aupr_macro"}  # noqa: E731
+    for path in (folder / "test.json", *folder.glob("seed-*/test.json")):
+        record = json.loads(path.read_text())
+        record["format"] = 2
+        for kept in (record["first"], record["last"]):
+            for one in kept.get("trainings", [kept]):
+                for level in one["scores"]["levels"].values():
+                    level.update(values=older(level["values"]), chance=older(level["chance"]))
+                for row in one["scores"]["by_subject"]:
+                    row["values"] = older(row["values"])
+            for level in kept.get("summary", {"levels": {}})["levels"].values():
+                level["values"] = older(level["values"])
+        path.write_text(json.dumps(record))
+    told = judge(folder, store)
+    now, then = (found.summary["levels"]["window"]["values"] for found in (first, told))
+    assert then == {name: of for name, of in now.items() if name != "aupr_macro"}
+    assert "AUPR (positive class)" in told.text()
+    assert "AUPR (positive class)" in (folder / "report.html").read_text()
+    assert [line for line in told.text().splitlines() if "AUPR " in line and "AUPR (" not in line] == []
+    # A training that is scored now beside one that was scored then: only numbers that both have are averaged.
+    (folder / "test.json").unlink()
+    (folder / "seed-1" / "test.json").unlink()
+    assert "aupr_macro" not in judge(folder, store).summary["levels"]["window"]["values"]
+    assert "aupr_macro" in judge(folder, store, again=True).summary["levels"]["window"]["values"]
+
+
 def test_weights_without_a_threshold_are_scored_as_before(run):
     folder, store = run()
     decide_at(folder, None, None)

@@ -15,7 +15,9 @@ from cerebro_eeg import cli
 from cerebro_eeg.commands.evaluate import evaluate
 from cerebro_eeg.commands.predict import predict
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing import store_info
+from cerebro_eeg.data.storing.mains import find_table, look_at
 from cerebro_eeg.data.storing.skip_log import SkipLog, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
@@ -62,6 +64,7 @@ def made(tmp_path_factory):
         for number in range(3):
             log.add(f"bad{number}", "not-edf")
     write_skipped(folder / "store", Store(folder / "store").skipped())
+    find_table(folder / "store", {}, ChannelPolicy(), look_at)
     choices = pretrain.PretrainOptions(steps=4, seconds=1.0, paper=True)
     pretrain.pretrain([folder / "store"], folder / "pretrained", preset({}), choices, ENGINE)
     choices = finetune.FinetuneOptions("alpha", seeds=(0,), steps=3)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.scores import classification, regression
+from cerebro_eeg.scores import classification, regression, tables
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, draw, headline, missing, score
 from cerebro_eeg.scores.seizures import (
     COLUMNS,
@@ -84,7 +84,10 @@ def test_binary_numbers_by_hand():
     assert got["accuracy"] == pytest.approx(4 / 6)
     assert got["balanced_accuracy"] == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert got["auroc"] == pytest.approx(8 / 9)  # of 9 pairs only (0.3 yes, 0.6 no) is the wrong way round
-    assert got["aupr"] == pytest.approx((1 / 1 + 2 / 2 + 3 / 4) / 3)  # precision where each yes is found
+    assert got["aupr_positive"] == pytest.approx((1 / 1 + 2 / 2 + 3 / 4) / 3)  # precision where each yes is found
+    assert got["aupr_macro"] == pytest.approx(
+        (11 / 12 + (1 / 1 + 2 / 2 + 3 / 4) / 3) / 2
+    )  # and each no, from the other end
     assert got["f1_weighted"] == pytest.approx(2 / 3)
     assert got["kappa"] == pytest.approx((4 / 6 - 0.5) / 0.5)
     assert found.confusion == ((2, 1), (1, 2))
@@ -95,7 +98,9 @@ def test_the_last_name_is_the_positive_class():
     p, truth = [0.1, 0.9, 0.8, 0.7], [0, 0, 1, 1]
     turned = binary(1 - np.float32(p), 1 - np.array(truth), names=("yes", "no"))
     assert values(score(binary(p, truth)))["auroc"] == pytest.approx(0.5)
-    assert values(score(binary(p, truth)))["aupr"] != pytest.approx(values(score(turned))["aupr"])
+    found, other = values(score(binary(p, truth))), values(score(turned))
+    assert found["aupr_positive"] != pytest.approx(other["aupr_positive"])
+    assert found["aupr_macro"] == pytest.approx(other["aupr_macro"])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
@@ -108,10 +113,32 @@ def test_all_numbers_are_scikit_learns(classes):
     assert got["kappa"] == pytest.approx(sk.cohen_kappa_score(truth, said))
     if classes == 2:
         assert got["auroc"] == pytest.approx(sk.roc_auc_score(truth, output[:, 1]))
+        assert got["aupr_positive"] == pytest.approx(sk.average_precision_score(truth, output[:, 1]))
+        assert abs(got["aupr_positive"] - got["aupr_macro"]) > 1e-5
     else:
         assert got["auroc"] == pytest.approx(sk.roc_auc_score(truth, output, multi_class="ovr", average="macro"))
-        onehot = np.eye(classes)[truth]
-        assert got["aupr"] == pytest.approx(sk.average_precision_score(onehot, output, average="macro"))
+        assert "aupr_positive" not in got
+    onehot = np.eye(classes)[truth]
+    assert got["aupr_macro"] == pytest.approx(sk.average_precision_score(onehot, output, average="macro"))
+    assert got["auroc"] == pytest.approx(sk.roc_auc_score(onehot, output, average="macro"), abs=1e-6)
+    assert set(got) <= set(tables.TITLES)
+
+
+def test_the_numbers_of_values_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(50, 3)).astype(np.float32)
+    output = (truth + rng.normal(size=(50, 3)) * [0.1, 1, 3]).astype(np.float32)
+    got = values(score(continuous(truth, output), resamples=20))
+    assert got["r2"] == pytest.approx(sk.r2_score(truth, output))
+    assert got["rmse"] == pytest.approx(sk.root_mean_squared_error(truth, output), abs=1e-6)
+
+
+def test_a_number_whose_meaning_depends_on_the_task_has_no_bare_name():
+    """The AUPR of one class and the mean over classes differ, so the text says which of them it is."""
+    for classes in (2, 3):
+        text = score(randomly(3, classes=classes), resamples=20).text()
+        said = {line.split("  ")[1] for line in text.splitlines() if "AUPR" in line}
+        assert said == {"AUPR (macro)"} | ({"AUPR (positive class)"} if classes == 2 else set())
 
 
 def test_chance_knows_the_shares_and_nothing_else():
@@ -120,7 +147,8 @@ def test_chance_knows_the_shares_and_nothing_else():
     assert chance["accuracy"] == pytest.approx(0.7)
     assert chance["balanced_accuracy"] == pytest.approx(0.5)
     assert chance["auroc"] == pytest.approx(0.5)
-    assert chance["aupr"] == pytest.approx(0.3)
+    assert chance["aupr_positive"] == pytest.approx(0.3)
+    assert chance["aupr_macro"] == pytest.approx(0.5)
     assert chance["kappa"] == pytest.approx(0.0)
     of_values = score(continuous([1.0, 2.0, 3.0], [1.0, 2.0, 2.0]), resamples=10).levels["window"].chance
     assert of_values["r2"] == pytest.approx(0.0)
@@ -174,7 +202,7 @@ def test_one_class_in_the_truth():
     assert choose_threshold(given) == 0.5
     found = score(given, resamples=50)
     got = values(found)
-    assert (got["auroc"], got["aupr"]) == (None, None)
+    assert (got["auroc"], got["aupr_macro"], got["aupr_positive"]) == (None, None, None)
     assert got["balanced_accuracy"] == pytest.approx(1 / 3)
     assert "has no window of no" in " ".join(found.notes)
     assert (

@@ -10,7 +10,7 @@ import sklearn.metrics as sk
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.schema import to_dict
-from cerebro_eeg.scores import tables
+from cerebro_eeg.scores import classification, tables
 from cerebro_eeg.scores.classification import THRESHOLD_NAMES
 from cerebro_eeg.scores.predictions import Predictions, draw, headline, score, threshold_level
 
@@ -192,15 +192,16 @@ def test_what_a_threshold_is_chosen_over():
 
 # By what each number was decided.
 
-NUMBERS = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kappa")
+NUMBERS = classification.NAMES
+RANKS = ["auroc", "aupr_macro", "aupr_positive"]
 
 
 def test_every_number_has_its_rule_and_one_is_primary():
     counts = ["balanced_accuracy", "accuracy", "f1_weighted", "kappa"]
     half = "by the most probable class (a threshold of 0.5)"
     two, three = (tables.by_rule("classification", names, NUMBERS) for names in (("a", "b"), ("a", "b", "c")))
-    assert list(two.items()) == [("without a threshold", ["auroc", "aupr"]), (half, counts)]
-    assert list(three.items()) == [("by the most probable class", counts), ("without a threshold", ["auroc", "aupr"])]
+    assert list(two.items()) == [("without a threshold", RANKS), (half, counts)]
+    assert list(three.items()) == [("by the most probable class", counts), ("without a threshold", RANKS)]
     assert tables.by_rule("regression", ("x",), ("r2", "rmse", "r2 x")) == {"": ["r2", "rmse", "r2 x"]}
     for kind, names, numbers in (("classification", "ab", NUMBERS), ("classification", "abc", NUMBERS)):
         first = next(iter(tables.by_rule(kind, names, numbers).values()))

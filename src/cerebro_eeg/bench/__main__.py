@@ -13,6 +13,7 @@ from cerebro_eeg.bench import options as module
 from cerebro_eeg.bench.run import Found, measure, run
 from cerebro_eeg.bench.table import ResultTable
 from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.terminal import visible
 
 Given = typing.TypeVar("Given")
 
@@ -71,14 +72,14 @@ def finish(call: Callable[[], Found]) -> int:
     try:
         found = call()
     except CerebroError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return error.exit_code
-    print("\n\n".join(table.text(place) for table, place in found))
+    print(visible("\n\n".join(table.text(place) for table, place in found)))
     return 0
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from cerebro_eeg.batch import Batch
 from cerebro_eeg.bench.clock import Call, step_clock, take_turns
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.models import chosen, config_of, ids_of, many_graphs, noise, samples_of
-from cerebro_eeg.bench.options import MixedBench
+from cerebro_eeg.bench.options import MixedBench, windows_of
 from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import compile_model
@@ -37,14 +37,13 @@ FORMS = ("packed", "padded to widest", "padded", "uniform")
 def run(options: MixedBench, say: Callable[[str], None]) -> list[ResultTable]:
     """Measure one row per size and form."""
     device = choose_device(options.device, "bench mixed")
-    if len(options.windows) != len(options.presets):
-        raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
+    sizes = windows_of(options.presets, options.windows)
     if not options.least <= options.most <= options.pad:
         raise ConfigError(f"--least {options.least}, --most {options.most} and --pad {options.pad} must not fall")
     many_graphs()
     rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
-    for name, windows in zip(options.presets, options.windows, strict=True):
+    for name, windows in zip(options.presets, sizes, strict=True):
         forms, real = make_forms(options, windows, samples_of(config_of(name), options.seconds), device)
         torch.manual_seed(0)
         model = MaskedCerebro(config_of(name)).to(device)

@@ -15,6 +15,22 @@ GEMM = (4096, 8192, 16384)
 AXES = (1, 2, 4, 8, 16, 19, 20, 24, 32, 36, 48, 64)
 
 
+WINDOWS = {"tiny": 1024, "small": 1024, "base": 256, "large": 256}
+
+
+def windows_of(presets: tuple[str, ...], windows: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the windows of a step for each size: as given, one number for all, or the usual ones."""
+    if not windows:
+        return tuple(WINDOWS.get(name, 256) for name in presets)
+    each = windows * len(presets) if len(windows) == 1 else windows
+    require(
+        len(each) == len(presets),
+        f"--windows has {len(windows)} numbers, and there are {len(presets)} presets ({', '.join(presets)}); give one "
+        "number for all of them, or one for each",
+    )
+    return each
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """The options that every benchmark has."""
@@ -109,8 +125,8 @@ class TrainBench(Benchmark):
     """Turns that each rival takes."""
     presets: tuple[str, ...] = ("small", "base", "large")
     """Sizes of the model."""
-    windows: tuple[int, ...] = (1024, 256, 256)
-    """Windows a step, for each size."""
+    windows: tuple[int, ...] = ()
+    """Windows a step, for all sizes or for each one; otherwise 1,024 for small and tiny, 256 for base and large."""
     steps: int = 3
     """Steps of a turn, one right after the other, as a training runs them."""
     channels: int = 32
@@ -139,8 +155,8 @@ class MixedBench(Benchmark):
     """Turns that each form takes."""
     presets: tuple[str, ...] = ("small", "base")
     """Sizes of the model."""
-    windows: tuple[int, ...] = (1024, 256)
-    """Windows a step, for each size."""
+    windows: tuple[int, ...] = ()
+    """Windows a step, for all sizes or for each one; otherwise 1,024 for small and tiny, 256 for base and large."""
     least: int = 18
     """Fewest channels of a window."""
     most: int = 36

@@ -1,6 +1,5 @@
 """Table: the results of a benchmark as columns for the terminal, as CSV, and as a plot."""
 
-import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from cerebro_eeg.bench.machine import Where
 from cerebro_eeg.files import write_text
 from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, drawing, plain_tick
 from cerebro_eeg.report.figures import write_in_panel as write_on
+from cerebro_eeg.terminal import CsvWriter
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -83,7 +83,7 @@ class ResultTable:
     def csv(self, where: Where) -> str:
         """Return every number in full, with machine and date in every row."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        writer = CsvWriter(text)
         about = where.to_dict()
         writer.writerow([*self.columns, *about])
         for row in self.rows:

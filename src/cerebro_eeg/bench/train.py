@@ -35,7 +35,7 @@ from cerebro_eeg.bench.models import (
     peak_bytes,
     samples_of,
 )
-from cerebro_eeg.bench.options import TrainBench
+from cerebro_eeg.bench.options import TrainBench, windows_of
 from cerebro_eeg.bench.table import Cell, Panel, ResultTable, TableRows, failing_notes, series_of
 from cerebro_eeg.config import AttentionKind, ModelConfig
 from cerebro_eeg.costs import cost
@@ -113,8 +113,7 @@ class RivalStep:
 def run(options: TrainBench, say: Callable[[str], None]) -> list[ResultTable]:
     """Measure one row per size and rival."""
     device = choose_device(options.device, "bench train")
-    if len(options.windows) != len(options.presets):
-        raise ConfigError(f"--windows has {len(options.windows)} numbers for {len(options.presets)} presets; one each")
+    sizes = windows_of(options.presets, options.windows)
     if not set(options.without) <= set(RIVALS[1:]):
         raise ConfigError(f"--without has {', '.join(options.without)}; choose of {', '.join(RIVALS[1:])}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic mode asks for, and for all alike
@@ -128,7 +127,7 @@ def run(options: TrainBench, say: Callable[[str], None]) -> list[ResultTable]:
     rows = TableRows(COLUMNS, say)
     failures: list[tuple[str, str]] = []
     notes: list[str] = []
-    for name, windows in zip(options.presets, options.windows, strict=True):
+    for name, windows in zip(options.presets, sizes, strict=True):
         samples = samples_of(config_of(name), options.seconds)
         tokens = windows * options.channels * config_of(name).patches.count(samples)
         floor = roofline(config_of(name), tokens, device, copy)

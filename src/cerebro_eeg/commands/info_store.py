@@ -85,6 +85,8 @@ class StoreSummary:
     rates: dict[float, Amount]
     notched: dict[str, int]
     """Recordings by the mains frequency that was filtered out, or "none"."""
+    mains: str | None
+    """How the mains frequency was decided, in words; None where the corpus or the user states it."""
     tasks: dict[str, TaskInfo]
     faults: dict[str, int]
     """Recordings by code."""
@@ -178,6 +180,7 @@ def _signal_words(found: "StoreSummary") -> str:
         f"{signal.get('highpass', '?')} to {signal.get('lowpass', '?')} Hz, {signal.get('filter_phase', '?')} phase, "
         f"reference {str(signal.get('reference', '?')).replace('_', ' ')}; {recipe}\n"
         f"            notch {notched or 'none'}; bad channels: {found.settings.get('quality', '?')}"
+        f"{'' if found.mains is None else f'{chr(10)}            {found.mains}'}"
     )
 
 
@@ -253,6 +256,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
     A damaged store raises a StoreError. A store that is unfinished or still written to is described as far as it goes,
     and ``exit_code`` is 5.
     """
+    from cerebro_eeg.data.storing.mains import read_table
     from cerebro_eeg.data.storing.store import Store
 
     if plot is not None:
@@ -269,6 +273,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         plot_store(store, plot)
     short = [(s.stop - s.start) / r.sfreq for r in records for s in r.segments if s.short]
     skipped = store.skipped()
+    mains = read_table(folder)
     return StoreSummary(
         dataset=store.info.dataset,
         settings=store.info.settings,
@@ -287,6 +292,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         native_rates=_amounts((record.native_sfreq, record) for record in records),
         rates=_amounts((record.sfreq, record) for record in records),
         notched=dict(Counter("none" if r.mains is None else f"{r.mains:g}" for r in records).most_common()),
+        mains=None if mains is None else mains.text(),
         tasks=_tasks(store, labelled),
         faults=dict(sorted(Counter(code for record in records for code in record.faults).items())),
         quality=_quality(records),

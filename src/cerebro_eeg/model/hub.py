@@ -15,8 +15,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.files import begin_sums, remove, write_text
-from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, read, save
+from cerebro_eeg.files import begin_sums, parse_json, remove, write_text
+from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, check_savable, read, save
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -71,6 +71,7 @@ def load(
 def write_folder(folder: str | Path, module: nn.Module, header: Header) -> Path:
     """Write weights, config and, unless there is one already, a model card."""
     folder = Path(folder)
+    check_savable(module.state_dict(), header)  # a refusal leaves a folder as it was
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove(folder / CONFIG)  # a killed process must not leave an old config with new weights
@@ -166,7 +167,7 @@ def _in_folder(folder: Path) -> Path:
         raise CheckpointError(f"the folder {folder} holds no {WEIGHTS}; give a folder that save_pretrained wrote")
     if config.is_file():
         try:
-            stated = json.loads(config.read_text(encoding="utf-8"))
+            stated = parse_json(config.read_text(encoding="utf-8"))
         except (ValueError, OSError, RecursionError) as error:
             raise CheckpointError(f"{config} is not JSON ({error}); remove it or save the model again") from error
         if stated != _config(read_header(path)):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cerebro_eeg.channels.match import ChannelMatch
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.terminal import visible
 
 log = logging.getLogger("cerebro_eeg")
 
@@ -46,7 +47,7 @@ def say(level: int, message: object) -> None:
     if log.hasHandlers() or level < logging.INFO:
         log.log(level, "%s", message)
     else:
-        print(f"cerebro-eeg: {message}", file=sys.stderr)
+        print(visible(f"cerebro-eeg: {message}"), file=sys.stderr)
 
 
 def warn(message: str) -> None:

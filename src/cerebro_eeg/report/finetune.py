@@ -162,7 +162,9 @@ def _section(name: str, scores: Sequence[Score], *, chosen: bool, words: str = "
         (f"{first['subjects']:,}", "subjects"),
     ]
     positive = positive_of(first["kind"], first["names"])
-    of_class = "" if positive is None else f"Positive: {positive} (AUROC, AUPR and the threshold speak of it)."
+    of_class = (
+        "" if positive is None else f"Positive: {positive} (AUPR (positive class) and the threshold speak of it)."
+    )
     hint = "Weights and threshold were chosen on these windows, so the numbers flatter." if chosen else ""
     parts = [
         heading(name),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.report import figures
@@ -131,7 +131,7 @@ def _weights(run: RunFolder) -> str:
 def _kept(run: RunFolder) -> tuple[Reconstructed, bool] | None:
     """Return the errors of an earlier report, if they are of these weights."""
     try:
-        kept = json.loads((run.path / "reconstruction.json").read_text(encoding="utf-8"))
+        kept = parse_json((run.path / "reconstruction.json").read_text(encoding="utf-8"))
         if kept["weights"] != _weights(run):
             return None
         return from_dict(Reconstructed, kept["found"]), bool(kept["held_out"])

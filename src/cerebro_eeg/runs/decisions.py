@@ -11,7 +11,6 @@ duration and trial_type of https://bids-specification.readthedocs.io (Events), a
 """
 
 import contextlib
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.files import replacing, write_text
 from cerebro_eeg.scores.classification import decide
+from cerebro_eeg.terminal import CsvWriter, cell
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.predict import Input
@@ -165,7 +165,7 @@ class WindowTable:
     """``predictions.csv``: one row per window, written while the recordings are computed."""
 
     def __init__(self, file: TextIO, names: Sequence[str], kind: str, show_paths: bool) -> None:
-        self._writer, self._show = csv.writer(file, lineterminator="\n"), show_paths
+        self._writer, self._show = CsvWriter(file), show_paths
         paths = ["path"] if show_paths else []
         self._writer.writerow(["recording", *paths, "start", "stop", *(_column(kind, name) for name in names)])
 
@@ -212,7 +212,7 @@ def write_decisions(folder: Path, rows: Sequence[dict[str, Any]], about: Mapping
     names, paths = about["names"], ["path"] if show_paths else []
     titles = [_column(about["kind"], name) for name in names]
     with replacing(folder / "decisions.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = CsvWriter(file)
         head = ["recording", *paths, "decision", "windows", "seconds", *(f"mean {title}" for title in titles)]
         writer.writerow([*head, *(f"std {title}" for title in titles), "channels", "faults", "code", "problem"])
         for row in rows:
@@ -230,7 +230,7 @@ def write_bids(path: Path, spans: Sequence[Span]) -> None:
     """Write ``*_events.tsv``, and beside it the JSON file that describes its columns."""
     rows = ["\t".join(_EVENT_COLUMNS)]
     for span in spans:
-        name = " ".join(span.name.split())  # a tab or a line feed would start another column or row
+        name = cell(" ".join(span.name.split()))  # a tab or a line feed would start another column or row
         rows.append(f"{span.onset:.6f}\t{span.duration:.6f}\t{name}\t{span.probability:.6f}")
     write_text(path, "\n".join(rows) + "\n")
     write_text(path.with_suffix(".json"), json.dumps(_EVENT_COLUMNS, indent=2) + "\n")

@@ -28,7 +28,7 @@ from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import remove, write_text
+from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.folder import RunFolder
@@ -394,7 +394,7 @@ def _best_weights(folder: RunFolder, step: int) -> Path:
 
 def _read_finished(folder: RunFolder, fold: str, seed: int) -> TrainedResult:
     try:
-        found = json.loads((folder.path / "finished.json").read_text(encoding="utf-8"))
+        found = parse_json((folder.path / "finished.json").read_text(encoding="utf-8"))
         return TrainedResult(
             str(folder.path), fold, seed, found["steps"], found["metric"], found["validation"], found["threshold"]
         )

@@ -81,7 +81,7 @@ class FinetuneResult:
     trained: tuple[TrainedResult, ...]
     seconds: float = field(compare=False)
     positive: str | None = None
-    """The class that AUROC and threshold refer to; None unless there are two classes."""
+    """The class that the threshold refers to; None unless there are two classes."""
     one_for_all: str | None = None
     """A sentence that says that one training stands for several seeds; None if each seed was trained."""
     first: bool = True
@@ -108,7 +108,7 @@ class FinetuneResult:
         if self.one_for_all is not None:
             lines.append(f"  {self.one_for_all}")
         if self.positive is not None:
-            lines.append(f"  positive: {self.positive} (AUROC and threshold speak of it)")
+            lines.append(f"  positive: {self.positive} (the threshold speaks of it)")
         if not (Path(self.folder) / "test.json").exists():  # a finished run may have been scored before
             lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
         lines.append(f"  time  {in_time(self.seconds)}")
@@ -150,7 +150,7 @@ class EvaluateResult:
             f"  primary    {self._primary()}",
         ]
         if (positive := positive_of(self.task["kind"], self.task["names"])) is not None:
-            lines.append(f"  positive:  {positive} (AUROC, AUPR and the threshold speak of it)")
+            lines.append(f"  positive:  {positive} (AUPR (positive class) and the threshold speak of it)")
         lines += _class_lines(self.trainings[0]["scores"])
         levels = self.summary["levels"]
         for rule, metrics in by_rule(self.task["kind"], self.task["names"], tuple(levels["window"]["values"])).items():

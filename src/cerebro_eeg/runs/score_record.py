@@ -6,7 +6,8 @@ same for all trainings, with their summary. A deleted record is made again: the 
 from its predictions. A user who deletes all files, or copies the run beforehand, starts anew. The record guards
 against habit, not against fraud.
 
-Records of format 1 are read, too. They are older than scores at the threshold and have none.
+Older records are read, too. Format 1 has no scores at the threshold. Formats 1 and 2 have one AUPR, called "aupr": that
+of the positive of two classes, or the mean over more. It gets the name that it has now.
 """
 
 import json
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 
-FORMAT = 2
-READS = (1, 2)
+FORMAT = 3
+READS = (1, 2, 3)
 Score = Mapping[str, Any]
 """The score of one training in JSON: fold, seed, scores and, for seizures, events."""
 
@@ -37,7 +38,7 @@ class ScoreRecord:
 def read_record(folder: Path) -> ScoreRecord | None:
     """Return the record of a folder, or None if there is none."""
     try:
-        found = json.loads((folder / "test.json").read_text(encoding="utf-8"))
+        found = parse_json((folder / "test.json").read_text(encoding="utf-8"))
         if found["format"] in READS and found["scorings"] >= 1 and found["first"] and found["last"]:
             return ScoreRecord(int(found["scorings"]), _completed(found["first"]), _completed(found["last"]))
     except FileNotFoundError:
@@ -48,10 +49,24 @@ def read_record(folder: Path) -> ScoreRecord | None:
 
 
 def _completed(score: dict[str, Any]) -> dict[str, Any]:
-    """Return a score of a training or a run in which every training has the key "at_threshold"."""
+    """Return a score of a training or a run with the keys and the names of today's format."""
+    two = False
     for one in score.get("trainings", [score]):
-        one["scores"].setdefault("at_threshold", None)
+        scores = one["scores"]
+        scores.setdefault("at_threshold", None)
+        two = len(scores["names"]) == 2
+        for level in scores["levels"].values():
+            level["values"], level["chance"] = _named(level["values"], two), _named(level["chance"], two)
+        for row in scores["by_subject"]:
+            row["values"] = _named(row["values"], two)
+    for level in score.get("summary", {}).get("levels", {}).values():
+        level["values"] = _named(level["values"], two)
     return score
+
+
+def _named(values: dict[str, Any], two: bool) -> dict[str, Any]:
+    """Return the numbers of a record with AUPR under the name that says which it is."""
+    return {("aupr_positive" if two else "aupr_macro") if name == "aupr" else name: of for name, of in values.items()}
 
 
 def write_record(folder: Path, record: ScoreRecord) -> None:
@@ -109,6 +124,7 @@ def _levels(scores: Sequence[tuple[Score, Mapping[str, Any]]]) -> dict[str, Any]
                     [{**level["values"][metric], "chance": level.get("chance", {}).get(metric)} for level in of],
                 )
                 for metric in of[0]["values"]
+                if all(metric in level["values"] for level in of)  # earlier releases scored fewer
             },
         }
     return found

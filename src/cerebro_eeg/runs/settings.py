@@ -5,7 +5,6 @@
 before a verb runs, so this module loads neither torch nor NumPy.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from cerebro_eeg.config import Preset, preset
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.files import parse_json
 from cerebro_eeg.schema import from_dict, require, settle
 
 Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
@@ -114,7 +114,7 @@ def _paths(where: str, value: Any) -> Iterator[str]:
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the config file {file} cannot be read ({error.strerror or error})") from error
     except ValueError as error:
@@ -126,7 +126,7 @@ def _parse(text: str) -> tuple[str, Any]:
     if not equals:
         raise ConfigError(f"--set takes name=value, such as model.depth=6; got {text!r}")
     try:
-        return path, json.loads(value)
+        return path, parse_json(value)
     except ValueError:
         return path, value
 

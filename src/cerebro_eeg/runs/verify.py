@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.errors import CerebroError, InputError, StoreError
-from cerebro_eeg.files import SUMS, check_seal, file_sum, read_sums
+from cerebro_eeg.files import SUMS, check_seal, file_sum, parse_json, read_sums
 from cerebro_eeg.progress import counted, in_bytes
 
 if TYPE_CHECKING:
@@ -145,13 +145,15 @@ def _size(path: Path) -> int:
 
 
 def _verify_store(folder: Path, thing: Verified, add: Done) -> None:
+    from cerebro_eeg.data.storing.mains import NAME as MAINS
+    from cerebro_eeg.data.storing.mains import read_table
     from cerebro_eeg.data.storing.shards import read_shard, shard_names
     from cerebro_eeg.data.storing.store import Store
     from cerebro_eeg.data.storing.store_info import NAME, has_own_form, read_info
 
     try:
         info = read_info(folder)
-        if not has_own_form(folder):
+        if not has_own_form(folder / NAME):
             thing.damaged.append(f"{NAME} is not as it was written")
         thing.checked.append(f"{NAME}: format {info.format}" + (", its SHA-256" if info.has_sums else ""))
         if not info.has_sums:
@@ -186,7 +188,14 @@ def _verify_store(folder: Path, thing: Verified, add: Done) -> None:
     if copies > len(store.recordings):
         thing.uncovered.append(f"{counted(copies - len(store.recordings), 'second copy')} of recordings, not in use")
     _verify_skips(folder, store, thing)
-    names = sorted(set(os.listdir(folder)) - {NAME, "skipped.csv"})
+    try:
+        if read_table(folder) is not None:
+            if not has_own_form(folder / MAINS):
+                thing.damaged.append(f"{MAINS} is not as it was written")
+            thing.checked.append(f"{MAINS}: its SHA-256")
+    except StoreError as error:
+        thing.damaged.append(str(error))
+    names = sorted(set(os.listdir(folder)) - {NAME, MAINS, "skipped.csv"})
     ours = re.compile(r".+-[0-9]{4,}\.(bin|sums|jsonl)|.+\.skipped\.csv|.+\.lock")
     _name_others(thing, [name for name in names if not ours.fullmatch(name)])
 
@@ -352,10 +361,10 @@ def _look_inside(path: Path) -> tuple[str | None, bool]:
         if path.suffix.casefold() in (".npz", ".parquet"):
             return _features_fault(path)
         if path.suffix == ".json":
-            json.loads(path.read_bytes())
+            parse_json(path.read_bytes())
         elif path.name == _LOG:
             lines = path.read_bytes().split(b"\n")
-            if not all(isinstance(json.loads(line), dict) for line in lines[:-1] if line):
+            if not all(isinstance(parse_json(line), dict) for line in lines[:-1] if line):
                 return "a line is not a step", False
     except CerebroError as error:
         return str(error), False
@@ -389,7 +398,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         data = file.read(length)
-    header = json.loads(data)
+    header = parse_json(data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     found = header.get("__metadata__", {})
     return dict(found) if text.ljust(length) == data else {}

@@ -25,6 +25,7 @@ from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
+from cerebro_eeg.files import real
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.schema import from_dict
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -40,7 +41,7 @@ PRETRAIN = "pretrain"
 
 def open_stores(folders: Sequence[Path]) -> list[Store]:
     """Open the stores; raise an error if one is given twice."""
-    if len({folder.resolve() for folder in folders}) < len(folders):
+    if len({real(folder) for folder in folders}) < len(folders):
         raise ConfigError("a store is given twice; give each once, with --weights for its share")
     return [Store(folder) for folder in folders]
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NAMES = ("balanced_accuracy", "accuracy", "auroc", "aupr", "f1_weighted", "kappa")
+NAMES = ("balanced_accuracy", "accuracy", "auroc", "aupr_macro", "aupr_positive", "f1_weighted", "kappa")
+"""Two classes have all of them; more have no positive class and no ``aupr_positive``."""
 _CELLS = 1 << 22  # windows times draws in memory at a time
 
 
 def measure(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
-    """Return every number of ``NAMES``; None for one that the classes in the truth leave undefined."""
+    """Return every number of ``NAMES`` that so many classes have; None for one that the truth leaves undefined."""
     found = {**count(truth, output), **rank(truth, output)}
-    return {name: found[name] for name in NAMES}
+    return {name: found[name] for name in NAMES if name in found}
 
 
 def count(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
@@ -37,21 +38,33 @@ def count(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, fl
 
 
 def rank(truth: NDArray[np.int64], output: NDArray[np.float32]) -> dict[str, float | None]:
-    """Return AUROC and AUPR of the last of two classes; for more classes, the mean of each against the rest."""
+    """Return AUROC and AUPR: the mean of each class that occurs against the rest (macro).
+
+    The AUROC of two classes is that of the last, which is the same for either. Their AUPR is not: it depends on which
+    class is looked for and how rare it is. So two classes have both, the mean and that of the last, positive class.
+    """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    chosen = _ranked(truth, output.shape[1])
-    if not chosen:
-        return {"auroc": None, "aupr": None}
-    areas = [float(roc_auc_score(truth == k, output[:, k])) for k in chosen]
-    precisions = [float(average_precision_score(truth == k, output[:, k])) for k in chosen]
-    return {"auroc": float(np.mean(areas)), "aupr": float(np.mean(precisions))}
+    two, present = output.shape[1] == 2, np.unique(truth).tolist()
+    if len(present) < 2:
+        return dict.fromkeys(_rank_names(two))
+    areas = {k: float(roc_auc_score(truth == k, output[:, k])) for k in ([1] if two else present)}
+    precisions = {k: float(average_precision_score(truth == k, output[:, k])) for k in present}
+    found: dict[str, float | None] = {
+        "auroc": float(np.mean(list(areas.values()))),
+        "aupr_macro": float(np.mean(list(precisions.values()))),
+    }
+    return {**found, "aupr_positive": precisions[1]} if two else found
+
+
+def _rank_names(two: bool) -> tuple[str, ...]:
+    return ("auroc", "aupr_macro", "aupr_positive") if two else ("auroc", "aupr_macro")
 
 
 def resample(
     truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
-    """Return every number of ``NAMES`` for each row of ``weights`` (draws, units); NaN if it is undefined.
+    """Return the numbers of ``measure`` for each row of ``weights`` (draws, units); NaN if one is undefined.
 
     Return also whether a draw has every class that the truth has.
     """
@@ -71,7 +84,7 @@ def resample(
         }
     found |= _resample_ranks(truth, output, unit, weights)
     whole = (occurs[:, np.unique(truth)] > 0).all(1)
-    return {name: found[name] for name in NAMES}, whole
+    return {name: found[name] for name in NAMES if name in found}, whole
 
 
 def draw_confusions(
@@ -120,20 +133,16 @@ def confusion(truth: NDArray[np.int64], output: NDArray[np.float32]) -> tuple[tu
     return tuple(tuple(row) for row in found.tolist())
 
 
-def _ranked(truth: NDArray[np.int64], classes: int) -> list[int]:
-    """Return the classes whose ranking counts: the last of two, or all that occur of more."""
-    present = np.unique(truth).tolist()
-    if len(present) < 2:
-        return []
-    return [1] if classes == 2 else present
-
-
 def _resample_ranks(
     truth: NDArray[np.int64], output: NDArray[np.float32], unit: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return AUROC and AUPR of every draw, averaged over the classes that the draw has."""
-    areas, precisions = [], []
-    for k in _ranked(truth, output.shape[1]):
+    """Return the numbers of ``rank`` for every draw, averaged over the classes that the draw has."""
+    areas: list[NDArray[np.float64]] = []
+    precisions: list[NDArray[np.float64]] = []
+    two, present = output.shape[1] == 2, np.unique(truth).tolist()
+    if len(present) < 2:
+        return dict.fromkeys(_rank_names(two), np.full(len(weights), np.nan))
+    for k in present:
         order = np.argsort(-output[:, k], kind="stable")
         values, true = output[order, k], truth[order] == k
         last = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)  # the end of each run of equal values
@@ -141,10 +150,8 @@ def _resample_ranks(
         parts = [_areas(weights[at : at + rows, unit[order]], true, last) for at in range(0, len(weights), rows)]
         areas.append(np.concatenate([area for area, _ in parts]))
         precisions.append(np.concatenate([precision for _, precision in parts]))
-    if not areas:
-        nothing = np.full(len(weights), np.nan)
-        return {"auroc": nothing, "aupr": nothing}
-    return {"auroc": _mean(areas), "aupr": _mean(precisions)}
+    found = {"auroc": areas[1] if two else _mean(areas), "aupr_macro": _mean(precisions)}
+    return {**found, "aupr_positive": precisions[1]} if two else found
 
 
 def _areas(

@@ -1,6 +1,6 @@
 """The tables of scores: numbers for programs, lines for people, and the words for how each number was decided.
 
-AUROC and AUPR need no threshold. Accuracies, F1 and kappa take the most probable class, which for two classes is a
+AUROC and both AUPR need no threshold. Accuracies, F1 and kappa take the most probable class, for two classes a
 threshold of 0.5. ``predict`` decides at the threshold that validation chose, and so do events. Every table names its
 rule, because a number without it is easily taken for another.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from cerebro_eeg.schema import to_dict
 from cerebro_eeg.scores.classification import CalibrationCurve
 
-_RANKS = ("auroc", "aupr")
+_RANKS = ("auroc", "aupr_macro", "aupr_positive")
 WITHOUT_THRESHOLD = "without a threshold"
 
 
@@ -62,7 +62,8 @@ TITLES = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "auroc": "AUROC",
-    "aupr": "AUPR",
+    "aupr_macro": "AUPR (macro)",
+    "aupr_positive": "AUPR (positive class)",
     "f1_weighted": "F1, weighted",
     "f1": "F1",
     "kappa": "Cohen's kappa",
@@ -215,7 +216,7 @@ def shown(value: float | None) -> str:
 
 
 def positive_of(kind: str, names: Sequence[str]) -> str | None:
-    """Return the class that AUROC, AUPR and a threshold refer to: the last of two; None if there are not two."""
+    """Return the class that a threshold and AUPR (positive class) refer to: the last of two; None for other tasks."""
     return names[-1] if kind == "classification" and len(names) == 2 else None
 
 
@@ -231,4 +232,4 @@ def level_words(chosen_on: Sequence[str]) -> str:
 
 def _line(metric: str, estimate: Estimate, chance: str = "") -> str:
     between = "n/a" if estimate.low is None else f"{shown(estimate.low)} to {shown(estimate.high)}"
-    return f"  {title(metric):<20} {shown(estimate.value):>7}   {between:<16} {chance:>7}".rstrip()
+    return f"  {title(metric):<21} {shown(estimate.value):>7}   {between:<16} {chance:>7}".rstrip()

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.files import replacing
+from cerebro_eeg.files import parse_json, replacing
 from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded, whole
 
 FORMAT, VERSION = "cerebro-eeg-state", "1"
@@ -76,7 +76,7 @@ def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProg
         raise CheckpointError(f"{path} is the state of another model; {_WAY_OUT}")
     for name, tensor in tensors.items():
         copy_into(tensor, wanted[name])
-    found = json.loads(text)
+    found = parse_json(text)
     return RunProgress(found["step"], found["notes"])
 
 

@@ -351,7 +351,7 @@ def test_the_recipe_loads_neither_torch_nor_mne():
 def test_a_label_beyond_the_end_of_its_recording_is_noted(tmp_path):
     """Milliseconds taken for seconds must not look like a recording that nobody labelled."""
     edf(tmp_path / "eeg" / "a.edf")
-    edf(tmp_path / "eeg" / "b.edf")
+    edf(tmp_path / "eeg" / "b.edf", seed=1)
     table = tmp_path / "t.csv"
     table.write_text("file,label,start,stop\na.edf,x,0,2\nb.edf,x,0,2\nb.edf,y,2000,4000\n")
     recipe = folder(tmp_path / "eeg", labels=table)

@@ -6,7 +6,6 @@ nearest applies (BIDS specification, https://bids-specification.readthedocs.io, 
 "Electroencephalography").
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from cerebro_eeg.data.datasets.file_tree import plain_name
 from cerebro_eeg.errors import InputError
+from cerebro_eeg.files import parse_json
 
 EXTENSIONS = (".edf", ".vhdr", ".set", ".bdf")  # all that BIDS allows for EEG
 _DATA = (".eeg", ".fdt", ".vmrk", ".json")  # further files of such a recording
@@ -86,7 +86,7 @@ def nearest(file: BidsFile, suffix: str) -> Path | None:
 def read_json(path: Path) -> Mapping[str, Any]:
     """Read the values of a JSON file."""
     try:
-        values = json.loads(path.read_text("utf-8-sig"))
+        values = parse_json(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InputError(f"a JSON file of the BIDS folder cannot be read ({type(error).__name__}); mend it") from None
     if not isinstance(values, dict):

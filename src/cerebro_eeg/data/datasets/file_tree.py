@@ -18,6 +18,7 @@ from cerebro_eeg.data.reading.header_checks import check_fif
 from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.tables import opened_table, recognise
 from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.files import real
 
 _TABLES = (".csv", ".txt", ".csv.gz", ".txt.gz")
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz", ".rar")
@@ -35,6 +36,7 @@ class SourceFile:
     size: int
     """Bytes of all its files."""
     files: tuple[Path, ...]
+    """All its files; the one that is opened comes first."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFil
     """Find all recordings below a folder, sorted by name; ``leave_out`` is a table that is no recording."""
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds the EEG files")
-    other = leave_out.resolve() if leave_out is not None else None
+    other = real(leave_out) if leave_out is not None else None
     found = []
     for where, names in _folders(folder):
         for name, parts in sorted(_recordings(where, names).items()):
             path = where / name
-            if other is None or path.resolve() != other:
+            if other is None or real(path) != other:
                 name_below = plain_name(path.relative_to(folder))
                 found.append(SourceFile(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
@@ -63,12 +65,31 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFil
     return tuple(sorted(found, key=lambda source: source.name))
 
 
+def files_of(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Return the files of each recording as ``find_sources`` finds them, the one that is opened first."""
+    listed: dict[Path, list[str]] = {}
+    found = []
+    for path in paths:
+        files: tuple[Path, ...] = (path,)
+        if path.name.casefold().endswith((*_SAME_STEM, ".fif", ".fif.gz")):
+            if path.parent not in listed:
+                try:
+                    listed[path.parent] = sorted(name for name in os.listdir(path.parent) if not name.startswith("."))
+                except OSError:  # the file is refused with the reason when it is opened
+                    listed[path.parent] = []
+            stem, whole = f"{path.stem.casefold()}.", _PART.sub("", path.name)
+            near = [n for n in listed[path.parent] if n.casefold().startswith(stem) or _PART.sub("", n) == whole]
+            files = tuple(_recordings(path.parent, near).get(path.name, files))
+        found.append(files)
+    return found
+
+
 def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | None = None) -> PassedOver:
     """Count the other files of a tree whose recordings these are."""
     used = {file for source in sources for file in source.files}
-    other = leave_out.resolve() if leave_out is not None else None
+    other = real(leave_out) if leave_out is not None else None
     paths = [where / name for where, names in _folders(folder) for name in names]
-    left = [path for path in paths if path not in used and not path.is_dir() and path.resolve() != other]
+    left = [path for path in paths if path not in used and not path.is_dir() and real(path) != other]
     return PassedOver(len(left), sum(path.name.casefold().endswith(_PACKED) for path in left))
 
 
@@ -116,8 +137,10 @@ def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
         files = [name]
         if end in _SAME_STEM:
             stem = name[: -len(end)].casefold() + "."
-            files = [
-                other for other in names if other.casefold().startswith(stem) and ends[other] in (None, end, ".eeg")
+            files += [
+                other
+                for other in names
+                if other != name and other.casefold().startswith(stem) and ends[other] in (None, end, ".eeg")
             ]
         found[name] = [where / file for file in files]
     for first, parts in _chains(where, [name for name in found if ".fif" in name.casefold()]):

@@ -16,7 +16,6 @@ the other, from the first sample to the last. Each is then a segment of its own.
 
 import csv
 import functools
-import json
 import math
 import re
 from collections import defaultdict
@@ -31,6 +30,7 @@ from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, 
 from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.files import parse_json
 
 PackTable = list[dict[str, str]]
 TASK = ("record", "split", "t0", "t1", "label", "label_name")
@@ -83,7 +83,7 @@ def _load(
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # np.load leaves a bad file open
             lo, hi = np.asarray(file["lo"]), np.asarray(file["hi"])
-            meta = json.loads(str(file["meta"]))
+            meta = parse_json(str(file["meta"]))
             sfreq, labels = float(file["sfreq"]), [str(name) for name in file["ch_std"]]
             scale, events = file["scale"].astype(np.float32), file["events"].astype(np.int64)
     except Exception as error:  # a damaged file makes zipfile, zlib, numpy and json raise nearly anything
@@ -139,6 +139,7 @@ def _find(folder: Path, rows: PackTable, tables: dict[str, PackTable]) -> Iterat
             events=None,
             size=path.stat().st_size if path.is_file() else 0,
             files=(path,),
+            part_of=row.get("dataset") or "",
         )
 
 

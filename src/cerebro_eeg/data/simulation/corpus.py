@@ -4,7 +4,6 @@ It holds ``sub-01/sub-01_eyes.edf``, ``labels/eyes.csv``, ``truth.json``. The ta
 ``folder`` reads: file, subject, split, start, stop, label; for joint angles target_hip_left, ... instead of the label.
 """
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from cerebro_eeg.data.simulation.head import montage_of
 from cerebro_eeg.data.simulation.recording import LABELS, Simulated, SimulatedTask, simulate_recording
 from cerebro_eeg.data.simulation.waves import ANGLES
 from cerebro_eeg.files import write_text
+from cerebro_eeg.terminal import CsvWriter
 
 TARGETS = tuple(f"target_{name}" for name in ANGLES)
 ANGLE_SECONDS = 0.1  # a row of joint angles
@@ -81,7 +81,7 @@ def write_corpus(
     for task, rows in tables.items():
         header = ("file", "subject", "split", "start", "stop", *(("label",) if LABELS[task] else TARGETS))
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        CsvWriter(text).writerows([header, *rows])
         write_text(out / "labels" / f"{task}.csv", text.getvalue())
     about = {"seed": seed, "mains_hz": mains, "subjects": people, "recordings": truth}
     write_text(out / "truth.json", json.dumps(about, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """Privacy: the key that turns names into ids, and the private map from ids back to names.
 
-Ids are a keyed hash (HMAC-SHA256) of the name of a recording or subject. Two people with the same data and different
-keys cannot match them, and the same key gives the same ids on every machine. The key belongs to the user and lies
-outside of every store.
+Ids are a keyed hash (HMAC-SHA256): of the name of a subject, and of the content of a recording (``ids.py``). Two people
+with the same data and different keys cannot match them, and the same key gives the same ids on every machine. The key
+belongs to the user and lies outside of every store.
 
 The private map is the one file with names in it, for its owner alone and never in a store. It is JSON: ``{"recordings":
 {id: path in the corpus}, "subjects": {id: name}}``. Each run adds to it and removes nothing, so one file can serve
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.files import parse_json, real
 
 BYTES = 32
 
@@ -77,7 +78,7 @@ def private_draft(path: Path, text: str) -> Iterator[Path]:
 
 def check_outside(path: Path, store: Path, what: str) -> None:
     """Refuse a private file inside a store, because stores are passed on."""
-    if path.resolve().is_relative_to(store.resolve()):
+    if real(path).is_relative_to(real(store)):
         raise ConfigError(f"the {what} would lie inside the store, which is passed on; name a file outside of it")
 
 
@@ -117,7 +118,7 @@ def read_map(path: Path) -> dict[str, dict[str, str]]:
         mode = path.stat().st_mode & 0o777
         if mode & 0o077:
             raise InputError(f"the map file has mode {mode:04o}: others can read it; chmod 600 it, or name another")
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
         if set(values) != set(KINDS) or not all(isinstance(names, dict) for names in values.values()):
             raise ValueError
         return {kind: {str(id): str(name) for id, name in values[kind].items()} for kind in KINDS}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.errors import ConfigError, StoreError
+from cerebro_eeg.files import parse_json
 from cerebro_eeg.schema import from_dict, to_dict
 
 WHOLE = 1e9
@@ -184,7 +185,7 @@ def split_line(line: bytes) -> ShardLine | None:
 def decode(entry: ShardLine) -> StoredRecording:
     """Decode the recording of a line; its checksum vouches for the checks on writing, so only types are restored."""
     try:
-        values = json.loads(entry.body)
+        values = parse_json(entry.body)
         values["channels"] = tuple(values["channels"])
         values["segments"] = tuple(StoredSegment(**segment) for segment in values["segments"])
         values["events"] = tuple(Event(**event) for event in values["events"])
