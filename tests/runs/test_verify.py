@@ -147,6 +147,25 @@ def test_the_command_line(made, tmp_path, capsys):
     assert cli.main(["verify", str(made / "predictions" / "decisions.csv")]) == 0
 
 
+def test_what_cannot_be_read_is_one_line(made, tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert cli.main(["verify", str(tmp_path / "loop")]) == 3
+    assert cli.main(["verify", str(tmp_path / ("x" * 300))]) == 3
+    assert cli.main(["verify"]) == 2
+    assert [line.count("cerebro-eeg: error: ") for line in capsys.readouterr().err.splitlines()] == [1, 1, 1]
+    shutil.copytree(made / "checkpoint", tmp_path / "run")
+    (tmp_path / "run" / "to-nowhere").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "run" / "pipe")
+    assert look(tmp_path / "run").exit_code == 0
+    (tmp_path / "run" / "config.json").unlink()
+    os.mkfifo(tmp_path / "run" / "config.json")
+    assert "config.json is missing or cannot be read" in look(tmp_path / "run").text()
+    shutil.copytree(made / "store", tmp_path / "store")
+    (tmp_path / "store" / "w-0000.sums").unlink()
+    (tmp_path / "store" / "w-0000.sums").mkdir()
+    assert look(tmp_path / "store").exit_code == DAMAGED
+
+
 def test_sha256sum_agrees(made):
     if shutil.which("sha256sum") is None:
         pytest.skip("needs sha256sum")

@@ -6,6 +6,7 @@ What has no sum is named, with the reason: it counts as not covered, never as da
 of a file is run.
 """
 
+import errno
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cerebro_eeg.errors import CerebroError, InputError, StoreError
+from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
 from cerebro_eeg.files import SUMS, check_seal, file_sum, parse_json, read_sums
 from cerebro_eeg.progress import counted, in_bytes
 
@@ -74,6 +75,8 @@ class VerifyResult:
 
 def verify(paths: Sequence[Path], tell: Callable[[int, int], None] = lambda done, total: None) -> VerifyResult:
     """Check paths; ``tell`` is called with the bytes that were checked and all bytes. Damage is no exception."""
+    if not paths:
+        raise ConfigError("there is nothing to check; give a store, a run, a checkpoint, predictions or features")
     kinds = [(path, _kind(path)) for path in paths]  # a wrong path is said before hours of work
     total, done = sum(map(_size, paths)), 0
 
@@ -85,23 +88,26 @@ def verify(paths: Sequence[Path], tell: Callable[[int, int], None] = lambda done
     found = []
     for path, kind in kinds:
         thing = Verified(str(path), kind)
-        if kind == "store":
-            _verify_store(path, thing, add)
-        elif path.is_dir():
-            _verify_folder(path, thing, add)
-        else:
-            _verify_file(path, thing, add)
+        try:
+            if kind == "store":
+                _verify_store(path, thing, add)
+            elif path.is_dir():
+                _verify_folder(path, thing, add)
+            else:
+                _verify_file(path, thing, add)
+        except OSError as error:  # a folder, or a file of a store; others are named where they are read
+            thing.damaged.append(f"a part of it cannot be read ({error.strerror or type(error).__name__})")
         found.append(thing)
     return VerifyResult(tuple(found))
 
 
 def _kind(path: Path) -> str:
     """Return what a path is, by the names of files alone: their content may be damaged."""
-    try:
-        names = set(os.listdir(path)) if path.is_dir() else set()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give a path that you may read") from None
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, never an error
+        try:
+            names = set(os.listdir(path))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); give a path that you may read") from None
         shards = any(re.fullmatch(r".+-[0-9]{4,}\.(jsonl|bin)", name) for name in names)
         known = [
             ("store", "store.json" in names or shards),
@@ -116,7 +122,7 @@ def _kind(path: Path) -> str:
         raise InputError(f"{path} holds nothing that cerebro-eeg writes; give a store, a run, a checkpoint or features")
     if not os.path.lexists(path):
         raise InputError(f"there is nothing at {path}; check the path")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path} is neither a file nor a folder; give a store, a run, a checkpoint or features")
     if path.suffix.casefold() in _KINDS:
         return "training state" if path.name == _STATE else _KINDS[path.suffix.casefold()]
@@ -136,9 +142,10 @@ def _listed(folder: Path) -> dict[str, str]:
 
 def _size(path: Path) -> int:
     """Return the bytes of a file, or of all files of a folder."""
-    if path.is_file():
+    if os.path.isfile(path):
         return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and file.suffix != ".tmp")
+    files = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+    return sum(os.path.getsize(file) for file in files if os.path.isfile(file))
 
 
 # Stores
@@ -256,7 +263,7 @@ def _ids(table: str) -> list[list[str]]:
 def _verify_folder(folder: Path, thing: Verified, add: Done, inside: str = "") -> None:
     """Check every file of a folder, and the folders of trainings and events in it."""
     sums: dict[str, str] = {}
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() or path.is_symlink())
+    names = sorted(path.name for path in folder.iterdir() if not path.is_dir())
     if SUMS in names:
         try:
             sums = read_sums(folder)
@@ -302,6 +309,8 @@ def _compare(folder: Path, name: str, expected: str, add: Done) -> str | None:
     fault = f"does not match its SHA-256 in {SUMS}"
     for _ in range(2):
         try:
+            if not os.path.isfile(folder / name):  # opening a pipe would wait for ever
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             if file_sum(folder / name, add) == expected:
                 return None
         except OSError as error:
@@ -353,6 +362,8 @@ def _verify_file(path: Path, thing: Verified, add: Done) -> None:
 
 def _look_inside(path: Path) -> tuple[str | None, bool]:
     """Return what is wrong with the content of a file, and whether sums inside of it cover every byte."""
+    if not os.path.isfile(path):  # a link to nowhere, or a pipe
+        return None, False
     try:
         if path.name == _STATE:
             return _state_fault(path)
