@@ -56,7 +56,7 @@ class SignalConfig:
     """Width in Hz of the notch at the mains frequency of each recording; 0 for no notch."""
     filter_phase: Literal["zero", "causal"] = "zero"
     """Zero-phase FIR filters, or causal second-order sections for streams."""
-    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] = "as_recorded"
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] = "as_recorded"
     """The reference of the channels."""
 
     def __post_init__(self) -> None:
@@ -310,6 +310,12 @@ class Source:
     """Hash of the store."""
     licence: str = ""
     """Licence and attribution."""
+    subjects: tuple[str, ...] = ()
+    """Marks of the subjects in it, hashes that name nobody (``runs/provenance.py``)."""
+    ids: str = ""
+    """What made the ids that the marks are of: the check of a key, or "own"; empty if there are no marks."""
+    task: str = ""
+    """The task whose labels were learned; empty if the signals alone were."""
 
     def __post_init__(self) -> None:
         settle(self)

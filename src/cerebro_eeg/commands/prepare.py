@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.info_store import quality_words
+from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 
@@ -50,7 +51,9 @@ class PrepareResult:
         return 6 if self.skipped else 0
 
     def to_dict(self) -> dict[str, object]:
-        found, shown = self.found, {"skipped_paths": self.paths} if self.show_paths else {}
+        found = self.found
+        why = {name: found.why[id] for id, name in found.sources.items() if id in found.why}
+        shown = {"skipped_paths": self.paths, "skipped_why": why} if self.show_paths else {}
         return {
             "dataset": self.dataset,
             "part": self.part,
@@ -64,6 +67,8 @@ class PrepareResult:
             "copies": found.copies,
             "labels_outside": found.outside,
             "skipped": self.skipped,
+            "remedies": {code: remedy_of(code) for code in self.skipped},
+            "tried_again_next_time": found.passing,
             **shown,
             "hash": found.hash,
             "done": self.done,
@@ -77,6 +82,8 @@ class PrepareResult:
             did = f"{counted(self.done, 'recording')}{part} done now, {found.done_before:,} before"
         else:
             did = f"nothing to do: {counted(found.done_before, 'recording')}{part} had been stored or skipped before"
+            if self.skipped:
+                did += f" (--retry tries the {sum(self.skipped.values()):,} skipped ones again)"
         notch = ", ".join(
             f"{rate} Hz ({n:,})" if rate != "none" else f"none ({n:,})" for rate, n in found.mains.items()
         )
@@ -91,9 +98,17 @@ class PrepareResult:
             f"  hash      {found.hash}",
         ]
         if self.skipped:
-            reasons = ", ".join(f"{code} {count:,}" for code, count in self.skipped.items())
-            lines.append(f"  skipped   {sum(self.skipped.values()):,}: {reasons} (skipped.csv in the store lists them)")
-        lines += [f"    {code}  {name}" for name, code in self.paths.items()]
+            lines.append(
+                f"  skipped   {sum(self.skipped.values()):,} (skipped.csv in the store has a sentence for each)"
+            )
+            lines += [f"    {code} {count:,}: {remedy_of(code)}" for code, count in self.skipped.items()]
+        for id, name in found.sources.items() if self.show_paths else ():
+            lines.append(f"    {name}: {found.skipped[id]}{f': {found.why[id]}' if id in found.why else ''}")
+        if found.passing:
+            lines.append(
+                f"  again     {counted(found.passing, 'recording')} could not be read this time; run the same command "
+                "again, and it tries them"
+            )
         return "\n".join(lines)
 
     def _to_look_at(self) -> Iterator[str]:
@@ -126,7 +141,7 @@ def prepare(
     dask: str | None = None,
     retry: bool = False,
     mains: float | None = None,
-    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] | None = None,
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] | None = None,
     causal: bool = False,
     quality: Literal["keep", "drop", "refuse"] = "keep",
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
@@ -145,6 +160,7 @@ def prepare(
     positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
+    protocol: Literal["biofoundation"] | None = None,
 ) -> PrepareResult:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
@@ -192,11 +208,16 @@ def prepare(
             threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
+        protocol: neonate, mobi: labels, splits and channels as in the scripts of the paper's group, to compare with
+            their numbers; otherwise ours.
     """
     from cerebro_eeg.data.datasets import make_recipe
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
+    from cerebro_eeg.data.storing.workers import check_start
 
+    if workers:
+        check_start()
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
@@ -222,6 +243,7 @@ def prepare(
         "positive": positive,
         "task": task,
         "legacy": legacy or None,
+        "protocol": protocol,
     }
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
@@ -284,8 +306,9 @@ class PrepareProgress:
         )
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line; the clock of the work starts anew."""
         self._line.say(text)
+        self._start = time.monotonic()
 
     def before(self, items: "Sequence[Item]", done_before: int) -> None:
         """Print what there is to do."""

@@ -6,7 +6,9 @@ What has no sum is named, with the reason: it counts as not covered, never as da
 of a file is run.
 """
 
+import csv
 import errno
+import io
 import json
 import os
 import re
@@ -221,7 +223,7 @@ def _verify_samples(store: "Store", thing: Verified, add: Done) -> None:
 
 
 def _verify_skips(folder: Path, store: "Store", thing: Verified) -> None:
-    from cerebro_eeg.data.storing.skip_log import parse, skipped_text
+    from cerebro_eeg.data.storing.skip_log import parse, read_reasons, skipped_text
 
     logs, sums = sorted(folder.glob("*.skipped.csv")), True
     for path in logs:
@@ -240,21 +242,24 @@ def _verify_skips(folder: Path, store: "Store", thing: Verified) -> None:
         thing.uncovered.append("skipped.csv is not there: prepare has not ended on this store")
         return
     try:
-        expected = skipped_text(store.skipped())
+        expected = skipped_text(read_reasons(folder, {record.id for record in store.recordings}))
     except StoreError:
         return  # said above
     found = table.read_bytes().decode("utf-8", "replace")
     if found == expected:
         thing.checked.append("skipped.csv agrees with the logs")
-    elif _ids(found) != _ids(expected):
+    elif _reasons(found) != _reasons(expected):
         thing.damaged.append("skipped.csv does not agree with the logs; it is for people: prepare writes it anew")
     else:
-        thing.uncovered.append("the words in skipped.csv, which have no sum; its ids and reasons agree with the logs")
+        thing.uncovered.append("the remedies in skipped.csv, which have no sum; its reasons agree with the logs")
 
 
-def _ids(table: str) -> list[list[str]]:
-    """Return the first two columns of skipped.csv."""
-    return [line.split(",")[:2] for line in table.split("\n")]
+def _reasons(table: str) -> list[list[str]]:
+    """Return id, reason and sentence of each line of skipped.csv; releases may word the remedies differently."""
+    try:
+        return [row[:3] for row in csv.reader(io.StringIO(table), strict=True)]
+    except csv.Error:
+        return []
 
 
 # Folders with SHA256SUMS
@@ -390,7 +395,8 @@ def _state_fault(path: Path) -> tuple[str | None, bool]:
     from cerebro_eeg.train import state
 
     state.read(path)
-    if _metadata(path).keys() != {"format", "version", "progress", "sha256"}:
+    names = {"format", "version", "progress", "sha256"}
+    if _metadata(path).keys() not in (names, names | {"about", "about_sha256"}):
         return "its header is not as it was written", False
     return None, True
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault
 from cerebro_eeg.schema import did_you_mean
 
 _MOST = 12  # classes or splits that a line lists
@@ -39,7 +39,7 @@ def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) ->
     except csv.Error:
         raise InputError(f"{what} cannot be read: a quote is not closed, or it is no text; give a text table") from None
     except OSError as error:
-        raise InputError(
+        raise PassingFault(
             f"{what} cannot be read: {error.strerror}; name a file that is there and may be read"
         ) from None
     lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]
