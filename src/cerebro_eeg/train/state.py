@@ -58,7 +58,7 @@ def save(
         if about is not None:
             metadata["about"] = json.dumps(about, sort_keys=True, allow_nan=False)
             metadata["about_sha256"] = hashlib.sha256(metadata["about"].encode()).hexdigest()
-        with replacing(path) as temporary:
+        with replacing(path, summed=False) as temporary:  # it has a sum of its own and is replaced all the time
             save_file(tensors, temporary, metadata)
     processes.barrier()
 
