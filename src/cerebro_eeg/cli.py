@@ -82,6 +82,11 @@ class Result(Protocol):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every error becomes a printed line."""
+    with contextlib.ExitStack() as ending:
+        return _main(argv, ending)
+
+
+def _main(argv: list[str] | None, ending: contextlib.ExitStack) -> int:
     args, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in flags
     call: functools.partial[Result] | int = 0
@@ -91,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             call = _understand(args)
-            code = call if isinstance(call, int) else _run(call, args, as_json="--json" in flags)
+            code = call if isinstance(call, int) else _run(call, args, ending, as_json="--json" in flags)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -148,14 +153,13 @@ def _understand(args: list[str]) -> "functools.partial[Result] | int":
         return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
 
 
-def _run(call: "functools.partial[Result]", args: list[str], *, as_json: bool) -> int:
-    """Carry out a call and print its result."""
+def _run(call: "functools.partial[Result]", args: list[str], ending: contextlib.ExitStack, *, as_json: bool) -> int:
+    """Carry out a call and print its result; until the ``ending``, messages name options as flags of this verb."""
     from cerebro_eeg.commands.given_paths import check_paths, given_paths
 
-    with on_command_line(_options(call.func)):
-        check_paths(given_paths(call), args)
-        result = call()
-        text = "" if as_json else result.text()
+    ending.enter_context(on_command_line(_options(call.func)))
+    check_paths(given_paths(call), args)
+    result = call()
     if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, only the first prints
         return getattr(result, "exit_code", 0)
     if as_json:
@@ -163,7 +167,7 @@ def _run(call: "functools.partial[Result]", args: list[str], *, as_json: bool) -
 
         print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
-        print(visible(text))
+        print(visible(result.text()))
     if (refused := getattr(result, "refused", None)) is not None:  # what was printed says why; this is the error line
         return _fail(f"error: {refused}", getattr(result, "exit_code", 0))
     return getattr(result, "exit_code", 0)
@@ -264,7 +268,7 @@ def _fail(line: str, code: int, debug: bool = False) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        print(visible(traceback.format_exc()), end="", file=sys.stderr)
     else:
         print(visible(f"cerebro-eeg: {' '.join(line.split())}"), file=sys.stderr)
     return code

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from cerebro_eeg.data.reading.recording import ChannelPolicy
@@ -93,7 +94,7 @@ class PrepareResult:
         if self.skipped:
             reasons = ", ".join(f"{code} {count:,}" for code, count in self.skipped.items())
             lines.append(f"  skipped   {sum(self.skipped.values()):,}: {reasons} (skipped.csv in the store lists them)")
-        lines += [f"    {code}  {name}" for name, code in self.paths.items()]
+        lines += [f"    {code}  {one_line(name)}" for name, code in self.paths.items()]
         return "\n".join(lines)
 
     def _to_look_at(self) -> Iterator[str]:
