@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import time
 import warnings
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.info_store import quality_words
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, without_options
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 from cerebro_eeg.terminal import one_line
 
@@ -194,7 +195,7 @@ def prepare(
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
     """
-    from cerebro_eeg.data.datasets import make_recipe
+    from cerebro_eeg.data.datasets import make_recipe, options_of
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
 
@@ -226,26 +227,38 @@ def prepare(
     }
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
+    lacking = [name for name in offered if name not in options_of(dataset)]
     count = _read_workers(workers)
     report = PrepareProgress(recipe, None if dask else count)
     try:
-        found = preparation.prepare(
-            recipe,
-            out,
-            choices,
-            workers=count,
-            dask=dask,
-            part=numbers,
-            retry=retry,
-            key_file=key,
-            map_file=map,
-            comparing=report.comparing,
-            before=report.before,
-            progress=report.progress,
-        )
+        with without_options(lacking):
+            found = preparation.prepare(
+                recipe,
+                out,
+                choices,
+                workers=count,
+                dask=dask,
+                part=numbers,
+                retry=retry,
+                key_file=key,
+                map_file=map,
+                comparing=report.comparing,
+                before=report.before,
+                progress=report.progress,
+            )
     finally:
         report.end()
     return PrepareResult(dataset, part, found, report.done, show_paths)
+
+
+def usage_hint(args: Sequence[str]) -> str | None:
+    """Return what to say if the source was given without a word for what it is."""
+    if not args or not Path(args[0]).is_dir() or (len(args) > 1 and not args[1].startswith("-")):
+        return None
+    return (
+        "a folder was given, and not what it is; for any folder of EEG files say: cerebro-eeg prepare folder "
+        f"{shlex.join(args)}"
+    )
 
 
 def _read_workers(workers: int) -> int:

@@ -207,7 +207,8 @@ def bids(
     broken = [beside.broken for beside in sidecars.values() if beside.broken]
     notes += [f"{len(broken)} recordings will be skipped: {broken[0]}"] if broken else []
     torn = sum(map(_overlap_and_differ, (found.get("events", ()) for found in labels.values())))
-    notes += [f"of {torn} recordings events overlap and differ: list fewer, or use labels='majority'"] if torn else []
+    if torn:
+        notes.append(f"of {torn} recordings events overlap and differ: list fewer, or use finetune --labels majority")
     notes += [say_splits(splits, "subject")] if splits else []
     without = sum(name not in groups for name in subjects) if label is not None else 0
     notes += [f"{without} of {len(subjects)} subjects have no {label} and are stored without"] if without else []

@@ -10,7 +10,7 @@ import numpy as np
 
 from cerebro_eeg.channels.names import Channel
 from cerebro_eeg.data.reading.recording import Samples
-from cerebro_eeg.errors import ChannelError, ConfigError
+from cerebro_eeg.errors import ChannelError, ConfigError, offered
 
 Reference = Literal["as_recorded", "average", "linked_ears", "tcp"]
 
@@ -45,7 +45,7 @@ def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) 
     if pairs:
         raise ChannelError(
             f"{len(pairs)} of {len(channels)} channels are pairs ({pairs[0]}); reference={kind!r} needs single "
-            "electrodes; use reference='as_recorded' or 'tcp'"
+            "electrodes" + ("; use reference='as_recorded' or reference='tcp'" if offered("reference") else "")
         )
     if kind == "average":
         if len(channels) < 2:
@@ -55,8 +55,8 @@ def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) 
         missing = [name for name in ("A1", "A2") if Channel(name) not in columns]
         if missing:
             raise ChannelError(
-                f"reference='linked_ears' needs the channels A1 and A2; missing: {', '.join(missing)}; use another "
-                "reference"
+                f"reference='linked_ears' needs the channels A1 and A2; missing: {', '.join(missing)}"
+                + ("; use another reference" if offered("reference") else "")
             )
         ears = samples[:, [columns[Channel("A1")], columns[Channel("A2")]]].mean(
             axis=1, keepdims=True, dtype=np.float32
@@ -79,6 +79,6 @@ def _tcp(samples: Samples, columns: dict[Channel, int]) -> tuple[Samples, tuple[
     if not kept:
         raise ChannelError(
             f"none of the {len(TCP)} TCP pairs can be made of these {len(columns)} channels; expected electrodes such "
-            "as Fp1, F7, T7, P7, O1; use reference='as_recorded'"
+            "as Fp1, F7, T7, P7, O1" + ("; use reference='as_recorded'" if offered("reference") else "")
         )
     return np.stack(made, axis=1), tuple(kept)
