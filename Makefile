@@ -34,13 +34,24 @@ test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skippe
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-soak: $(STAMP)  ## the long tests that `make test` leaves out
+# MOABB has a place of its own: it needs an older python-dateutil than constraints.txt pins, and 200 MB that no other test
+# needs. torch comes first, so that nothing asks for another one; the newest MOABB is taken, whatever it needs.
+MOABB := .venv-moabb
+$(MOABB)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 with venv found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "making $(MOABB) with the newest MOABB (1.5 GB, some minutes)"; "$(PYTHON)" -m venv --clear $(MOABB)
+	@$(MOABB)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(MOABB)/bin/python -m pip install -qq --disable-pip-version-check -e '.[moabb]' pytest pytest-timeout hypothesis
+	@touch $@
+
+soak: $(STAMP) $(MOABB)/.installed  ## the long tests that `make test` leaves out, and the recipe moabb on MOABB itself
 	$(BIN)/python -m pytest -m soak --timeout 0
+	$(MOABB)/bin/python -m pytest tests/data/datasets/test_moabb.py
 
 format: $(STAMP)  ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix
 	$(BIN)/ruff format
 
 clean:  ## remove everything that make made here, .venv too
-	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(MOABB) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks recipes tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,6 +20,12 @@ AttentionKind = Literal["alternating", "standard", "two_axis", "bottleneck"]
 Normalization = Literal["zscore", "recording", "minmax", "scale", "none"]
 
 
+MOST_WEIGHTS = 10**10
+"""The most weights of a model, a hundred times those of Large. A wrong number must not exhaust the memory."""
+MOST_OUTPUTS = 100_000
+"""The most outputs of a head."""
+
+
 def _check_schedule(config: "PretrainConfig | FinetuneConfig", epochs: int) -> None:
     """Check the fields that both tables of hyper-parameters have."""
     require(config.batch_size >= 1, f"batch_size is {config.batch_size}; it must be at least 1")
@@ -57,7 +63,12 @@ class SignalConfig:
     def __post_init__(self) -> None:
         settle(self)
         require(self.sfreq > 0, f"sfreq is {self.sfreq}; it must be a positive number of Hz")
+        require(self.sfreq <= 1e5, f"sfreq is {self.sfreq:g}; it must not exceed 100000 Hz")
         require(0 <= self.highpass < self.lowpass, f"the pass-band {self.highpass} to {self.lowpass} Hz is empty")
+        require(
+            self.highpass == 0 or self.highpass >= 1e-3,
+            f"highpass is {self.highpass:g}; it must be 0 (none) or at least 0.001 Hz, or its filter spans hours",
+        )
         require(self.notch_width >= 0, f"notch_width is {self.notch_width}; it must not be negative")
 
 
@@ -180,10 +191,20 @@ class ModelConfig:
             f"width {self.width} does not divide into {self.heads} heads; try {self.width // self.heads * self.heads}",
         )
         require(self.mlp_ratio > 0, f"mlp_ratio is {self.mlp_ratio}; it must be positive")
+        require(self.mlp_ratio <= 1000, f"mlp_ratio is {self.mlp_ratio:g}; it must not exceed 1000")
+        require(self.depth <= 1000, f"depth is {self.depth}; it must not exceed 1000")
         require(self.norm_eps > 0, f"norm_eps is {self.norm_eps}; it must be positive")
         require(self.init_std >= 0, f"init_std is {self.init_std}; it must not be negative")
         require(self.fixed_scale > 0, f"fixed_scale is {self.fixed_scale}; it must be positive")
         require(self.positions >= 1, f"a window of {self.window} samples gives no patch; use {self.patches.shortest()}")
+        require(self.window <= 10**8, f"window is {self.window}; it must not exceed 100000000 samples")
+        blocks = self.depth * self.width * (4 * self.width + 2 * self.hidden)
+        weights = blocks + self.width * (self.positions + self.patches.size)
+        require(
+            weights <= MOST_WEIGHTS,
+            f"{self.depth} blocks of width {self.width} and {self.positions} positions are {float(weights):.0e} "
+            f"weights; a model has at most {float(MOST_WEIGHTS):.0e}",
+        )
         if self.attention == "alternating" and self.depth % 2:
             warnings.warn(
                 f"depth {self.depth} is odd: one axis gets a layer more than the other; the paper uses even depths",
@@ -232,6 +253,7 @@ class ObjectiveConfig:
         for name in ("decoder_depth", "decoder_width", "decoder_heads"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} is {value}; it must be at least 1")
+        require(self.decoder_depth <= 1000, f"decoder_depth is {self.decoder_depth}; it must not exceed 1000")
 
     def decoder(self, model: ModelConfig) -> ModelConfig:
         """Return the dimensions of the decoder; it has the same kind of attention as the encoder."""
@@ -267,6 +289,7 @@ class HeadConfig:
             f"threshold is {self.threshold}; it must be a probability",
         )
         require(self.n_outputs >= 1, f"n_outputs is {self.n_outputs}; it must be at least 1")
+        require(self.n_outputs <= MOST_OUTPUTS, f"n_outputs is {self.n_outputs}; it must not exceed {MOST_OUTPUTS}")
         require(self.samples is None or self.samples >= 1, f"samples is {self.samples}; it must be at least 1")
         require(
             len(self.names) in (0, self.n_outputs),

@@ -11,7 +11,9 @@ import contextlib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 _OPTIONS = "CEREBRO_EEG_OPTIONS"  # in the environment, so that worker processes know it, too
 _CHOICE = re.compile(r"\b([a-z][a-z0-9_]*)=(?:'([^']*)'|\"([^\"]*)\"|([0-9][0-9.]*[0-9]|[0-9]))")
@@ -104,6 +106,13 @@ class RecordingError(InputError):
         self.code = code
 
 
+class PassingFault(RecordingError):  # noqa: N818
+    """A recording that cannot be read now, perhaps later: the file is away, or a disk, a network or memory failed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("unreadable", message)
+
+
 class CheckpointError(CerebroError, ValueError):
     """A file of weights that is missing, damaged, altered, incomplete or of another kind."""
 
@@ -130,3 +139,22 @@ class StoppedError(CerebroError):
     """A training that was asked to stop and did, with its state saved; the same command continues it."""
 
     exit_code = 7
+
+
+def import_trouble(error: ImportError, package: str, install: str = "") -> str:
+    """Return why a package cannot be imported, and what to do: it is not installed, or an import inside it fails.
+
+    ``install`` is what pip installs, where it is not the package itself. Installing a package that is there would not
+    help, so only the error of its own name counts as missing.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        return f"the package {package} is not installed; pip install {install or package}"
+    said = without_folders(f"{type(error).__name__}: {error}")
+    return f"the package {package} is installed, but an import inside it fails ({said}); mend that, or install it anew"
+
+
+def without_folders(text: str) -> str:
+    """Return the text on one line without folders; the last part of each path stays."""
+    for folder in (sys.prefix, str(Path.home())):  # these first, because a folder's name may contain spaces
+        text = text.replace(folder, "")
+    return " ".join(re.sub(r"(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'\",;]+)*[\\/](?=[^\\/\s])", "", text).split())

@@ -86,7 +86,7 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
         raise ConfigError(f"{where} is {shown(value)}; expected an object with named values")
     value = _plain(value)
     if isinstance(value, bool) == (hint is bool):  # for Python a bool is an int; here it is not
-        if hint is not float and isinstance(value, hint):
+        if hint is not float and isinstance(value, hint) and not (hint is int and abs(value) >= 2**63):
             return value
         if hint is float and isinstance(value, int | float) and abs(value) <= sys.float_info.max:  # false for NaN, too
             return float(value)

@@ -185,6 +185,103 @@ def test_head_that_its_config_does_not_describe_is_not_saved(tmp_path):
     assert not (tmp_path / WEIGHTS).exists()
 
 
+class Adapted(torch.nn.Module):
+    """A layer with an adapter beside it, with the names that peft gives them."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(layer.in_features, 2, bias=False)})
+        self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(2, layer.out_features, bias=False)})
+
+
+def adapt_attention(model):
+    model.encoder.blocks[1].attention.qkv = Adapted(model.encoder.blocks[1].attention.qkv)
+
+
+def adapt_last_layer(model):
+    name = "final_layer" if isinstance(model, Cerebro) else "reconstruct"
+    setattr(model, name, Adapted(getattr(model, name)))
+
+
+def parametrize(model):
+    torch.nn.utils.parametrizations.weight_norm(model.encoder.blocks[0].mlp.up)
+
+
+def compile_part(model):
+    model.encoder.blocks[0] = torch.compile(model.encoder.blocks[0], backend="eager")
+
+
+def replace_norm(model):
+    model.encoder.norm = torch.nn.Identity()
+
+
+def add_part(model):
+    model.extra = torch.nn.Linear(2, 2)
+
+
+def add_buffer(model):
+    model.encoder.register_buffer("seen", torch.zeros(3))
+
+
+def widen(model):
+    model.encoder.blocks[0].mlp.up = torch.nn.Linear(12, 25)
+
+
+def quantize(model):
+    model.encoder.mask_token = torch.nn.Parameter(model.encoder.mask_token.to(torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize("make", [classifier, masked])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (adapt_attention, "adapters that are not merged (encoder.blocks.1.attention.qkv.base_layer.weight); save the "),
+        (adapt_last_layer, ".base_layer.weight); save the model that merge_and_unload() returns"),
+        (parametrize, "remove_parametrizations first"),
+        (compile_part, "torch.compile has replaced a part of it (encoder.blocks.0._orig_mod."),
+        (replace_norm, "encoder.norm.weight is missing; put its own parts back"),
+        (add_part, "extra.weight is not part of it"),
+        (add_buffer, "encoder.seen is not part of it"),
+        (widen, "encoder.blocks.0.mlp.up.weight has the shape (25, 12); expected (24, 12)"),
+        (quantize, "encoder.mask_token is torch.int8"),
+    ],
+)
+def test_a_model_that_could_not_be_loaded_is_not_saved(change, words, make, tmp_path):
+    model = make()
+    model.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    change(model)
+    for write in (lambda: model.save_pretrained(tmp_path), lambda: save(tmp_path / WEIGHTS, model, model.header)):
+        with pytest.raises(ConfigError) as error:
+            write()
+        line = str(error.value)
+        assert line.startswith("the model cannot be saved: ")
+        assert words in line
+        assert "\n" not in line
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before  # a sound folder stays whole
+
+
+@pytest.mark.parametrize("make", [classifier, masked])
+def test_adapters_of_peft_are_saved_only_after_they_were_merged(make, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = make()
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["qkv", "up"], init_lora_weights=False))
+    with pytest.raises(ConfigError, match=r"adapters that are not merged .* merge_and_unload\(\)"):
+        model.save_pretrained(tmp_path)
+    merged = wrapped.merge_and_unload()
+    assert same_state(type(model).from_pretrained(merged.save_pretrained(tmp_path)), merged)
+
+
+def test_saving_draws_no_random_number(tmp_path):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    model = classifier()
+    torch.manual_seed(0)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_head_taken_off_is_said_to_be_new(tmp_path):
     model = classifier(3)
     model.final_layer = torch.nn.Identity()
@@ -387,6 +484,49 @@ def test_decoder_must_be_the_one_that_the_config_describes(pretrained, tmp_path)
     refused(path, "decoder.blocks.1.mlp.up.weight is missing")
 
 
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_a_small_file_cannot_describe_a_huge_model(part, pretrained, tmp_path):
+    """The last block of many is there, and none before it."""
+
+    def change(parts, tensors):
+        place, name = ("model", "depth") if part == "encoder" else ("objective", "decoder_depth")
+        parts["config"][place][name] = 1000
+        tensors[f"{part}.blocks.999.mlp.up.weight"] = tensors[f"{part}.blocks.1.mlp.up.weight"].clone()
+
+    path = rewritten(tmp_path / "m.safetensors", pretrained / WEIGHTS, change)
+    refused(path, "whole", "tensors for 100")
+
+
+def test_a_small_file_cannot_ask_for_a_huge_head(folder, tmp_path):
+    def change(parts, tensors):
+        parts["config"]["head"].update(n_outputs=10**11, names=[])
+        for name in HEAD:
+            del tensors[name]
+
+    refused(rewritten(tmp_path / "m.safetensors", folder / WEIGHTS, change), "n_outputs is 100000000000")
+
+
+def test_sizes_are_compared_before_a_tensor_is_read(folder, tmp_path, monkeypatch):
+    path = rewritten(
+        tmp_path / "m.safetensors", folder / WEIGHTS, lambda parts, _: parts["config"]["model"].update(depth=4)
+    )
+    monkeypatch.setattr("cerebro_eeg.model.checkpoint.hash_tensors", lambda _: pytest.fail("tensors were read"))
+    refused(path, "encoder.blocks.3.mlp.up.weight is missing")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["encoder.positions", "encoder.blocks.1.mlp.down.bias", "final_layer.weight"])
+def test_weights_that_are_not_finite_are_neither_loaded_nor_saved(name, number, folder, tmp_path):
+    def change(_, tensors):
+        tensors[name].view(-1)[-1] = number
+
+    refused(rewritten(tmp_path / "m.safetensors", folder / WEIGHTS, change), f"NaN or infinity, first in {name}")
+    model = Cerebro.from_pretrained(folder)
+    change(None, model.state_dict())
+    with pytest.raises(ConfigError, match=f"cannot be saved: its weights hold NaN or infinity, first in {name}"):
+        model.save_pretrained(tmp_path)
+
+
 # --- 4. Files that are damaged, altered or something else -------------------------------------------------------------
 
 
@@ -495,17 +635,36 @@ def test_missing_part_of_the_metadata_is_refused(name, folder, tmp_path):
         (lambda c: c["electrodes"].append("X97"), "encoder.electrodes has the shape (363, 12); expected (364, 12)"),
         (lambda c: c["electrodes"].pop(), "encoder.electrodes has the shape (363, 12); expected (362, 12)"),
         (lambda c: c["model"].update(depth=4), "encoder.blocks.3.mlp.up.weight is missing"),
-        (lambda c: c["model"].update(depth=10**12), "is missing"),
-        (lambda c: c["model"].update(width=3 * 10**12), "encoder.embed.weight has the shape (12, 8)"),
-        (lambda c: c["model"].update(mlp_ratio=1e12), "encoder.blocks.1.mlp.up.weight has the shape (24, 12)"),
-        (lambda c: c["model"].update(window=10**15), "encoder.positions has the shape (5, 12)"),
+        (lambda c: c["model"].update(depth=1000), "encoder.blocks.999.mlp.up.weight is missing"),
+        (lambda c: c["model"].update(depth=2 * 10**7), "depth is 20000000; it must not exceed 1000"),
+        (lambda c: c["model"].update(depth=10**400), "depth is 1000"),
+        (lambda c: c["model"].update(width=3000), "encoder.embed.weight has the shape (12, 8)"),
+        (lambda c: c["model"].update(width=3 * 10**12), "weights; a model has at most 1e+10"),
+        (lambda c: c["model"].update(mlp_ratio=100.0), "encoder.blocks.1.mlp.up.weight has the shape (24, 12)"),
+        (lambda c: c["model"].update(mlp_ratio=1.7e308), "mlp_ratio is 1.7e+308; it must not exceed 1000"),
+        (lambda c: c["model"].update(window=10**7), "encoder.positions has the shape (5, 12)"),
+        (lambda c: c["model"].update(window=10**15), "window is 1000000000000000; it must not exceed"),
+        (lambda c: c["model"]["signal"].update(sfreq=1e9), "sfreq is 1e+09; it must not exceed 100000 Hz"),
+        (lambda c: c["model"]["signal"].update(highpass=1e-12), "highpass is 1e-12; it must be 0 (none) or at least"),
         (lambda c: c["model"]["patches"].update(length=9, stride=7), "encoder.embed.weight has the shape (12, 8)"),
-        (lambda c: c["head"].update(n_outputs=10**12, names=[]), "final_layer.weight has the shape (3, 12)"),
+        (lambda c: c["head"].update(n_outputs=10**5, names=[]), "final_layer.weight has the shape (3, 12)"),
+        (
+            lambda c: c["head"].update(n_outputs=10**11, names=[]),
+            "n_outputs is 100000000000; it must not exceed 100000",
+        ),
         (
             lambda c: c.update(
-                objective=dataclasses.asdict(ObjectiveConfig("vitmae", decoder_depth=10**12, decoder_width=8))
+                objective=dataclasses.asdict(ObjectiveConfig("vitmae", decoder_depth=1000, decoder_width=9))
             ),
-            "decoder.blocks.999999999999.mlp.up.weight is missing",
+            "decoder.blocks.999.mlp.up.weight is missing",
+        ),
+        (
+            lambda c: c.update(objective={**dataclasses.asdict(ObjectiveConfig("vitmae")), "decoder_depth": 10**12}),
+            "decoder_depth is 1000000000000; it must not exceed 1000",
+        ),
+        (
+            lambda c: c.update(objective={**dataclasses.asdict(ObjectiveConfig("vitmae")), "decoder_width": 10**12}),
+            "has a config that does not fit",
         ),
     ],
 )

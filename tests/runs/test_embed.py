@@ -2,6 +2,8 @@
 
 import json
 import logging
+import re
+from pathlib import Path
 
 import mne
 import numpy as np
@@ -160,6 +162,32 @@ def test_npz_and_parquet_hold_what_the_function_gives(tmp_path, level, monkeypat
     shape = tuple(map(int, table.schema.metadata[b"features_shape"].split(b"x")))
     assert shape == found["features"].shape[1:] == result.shape
     assert not list(tmp_path.glob(".*"))
+
+
+def test_features_are_joined_to_a_store_as_the_docs_say(tmp_path, monkeypatch):
+    """The ids of `embed` are those of the store, though other folders were given."""
+    from cerebro_eeg.data.datasets.folder import folder
+    from cerebro_eeg.data.storing.prepare import prepare
+
+    monkeypatch.chdir(tmp_path)
+    rows = ["file,subject,label,start,stop,split"]
+    for number, split in enumerate(("train", "test")):
+        edf(tmp_path / "eeg" / f"sub-{number}" / "a.edf", seed=number)
+        rows += [
+            f"sub-{number}/a.edf,s{number},{label},{t},{t + 4},{split}" for t, label in ((0, "open"), (4, "closed"))
+        ]
+    (tmp_path / "eyes.csv").write_text("\n".join(rows))
+    prepare(folder(tmp_path / "eeg", labels=tmp_path / "eyes.csv"), tmp_path / "my-store")
+    model = str(make_model(tmp_path / "model"))
+    embed(model, (tmp_path / "eeg" / "sub-1", tmp_path / "eeg" / "sub-0" / "a.edf"), out=tmp_path / "features.npz")
+    page = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
+    section = page.partition("## Features joined to a store")[2]
+    names: dict = {}
+    exec(re.search("```python\n(.*?)```", section, re.DOTALL)[1], names)
+    assert names["y"] == ("open", "open", "closed", "closed") * 2
+    assert names["splits"] == ("test",) * 4 + ("train",) * 4
+    assert len(set(names["subjects"])) == 2
+    assert names["X"].shape == (8, 12)
 
 
 def test_equal_features_are_equal_bytes(tmp_path):

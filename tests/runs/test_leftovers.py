@@ -1,6 +1,7 @@
 """A command that fails before it has done anything leaves nothing behind, and leaves existing files as they are."""
 
 import contextlib
+import errno
 import functools
 import os
 import subprocess
@@ -183,6 +184,57 @@ def test_a_link_to_nowhere_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="link to a folder that does not exist"), RunFolder(tmp_path / "run").locked():
         pass
     assert not (tmp_path / "gone").exists()
+
+
+BAD_PLACES = {
+    "a link to nowhere": "is a link to a folder that does not exist",
+    "a link to itself": "is a link to a folder that does not exist",
+    "a file": "is a file",
+    "a link to a file": "is a file",
+    "below a file": "cannot be made (Not a directory)",
+    "below a link to nowhere": "cannot be made (File exists)",
+    "too long a name": "cannot be made (File name too long)",
+    "below too long a name": "cannot be made (File name too long)",
+    "not permitted": "cannot be written (Permission denied)",
+}
+
+
+def bad_place(folder, kind, monkeypatch):
+    """A path at which no run can be."""
+    (folder / "file").write_text("mine")
+    (folder / "nowhere").symlink_to(folder / "gone")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "to-file").symlink_to(folder / "file")
+    if kind == "not permitted":  # tests may run as root, who may write everywhere
+
+        def refuse(lock):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr("filelock.FileLock._acquire", refuse)
+    return {
+        "a link to nowhere": folder / "nowhere",
+        "a link to itself": folder / "loop",
+        "a file": folder / "file",
+        "a link to a file": folder / "to-file",
+        "below a file": folder / "file" / "run",
+        "below a link to nowhere": folder / "nowhere" / "run",
+        "too long a name": folder / "made" / ("x" * 300),
+        "below too long a name": folder / ("x" * 300) / "run",
+        "not permitted": folder / "run",
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", BAD_PLACES)
+def test_where_no_run_can_be_there_is_one_clear_line(tmp_path, kind, monkeypatch, capsys):
+    out = bad_place(tmp_path, kind, monkeypatch)
+    before = sorted(tmp_path.rglob("*"))
+    for verb in (["pretrain", "store"], ["finetune", "store", "--task", "eyes", "--from", "none"]):
+        assert cli.main([*verb, "--out", str(out), "--device", "cpu"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert BAD_PLACES[kind] in line
+        assert "; give a folder for --out" in line or "; make it writable" in line
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_second_process_gets_one_clear_line(tmp_path):

@@ -418,7 +418,7 @@ def test_nothing_names_a_file_unless_asked_to(tmp_path, capsys):
     model, word = str(make_model(tmp_path / "model")), "Zqanary"
     edf(tmp_path / "in" / f"{word}1.edf", patient=edfio.Patient(name=word))
     (tmp_path / "in" / f"{word}2.edf").write_bytes(b"bad")
-    (tmp_path / "in" / f"{word}3.xyz").write_bytes(b"bad")
+    (tmp_path / "in" / f"{word}3.xyz").write_bytes(b"no EEG")
     asked = (tmp_path / "in", tmp_path / "in" / f"{word}3.xyz")
     result = predict(model, asked, out=tmp_path / "out", plot=True, annotations=("edf", "bids"), map=tmp_path / "map")
     told = [result.text(), json.dumps(result.to_dict()), *capsys.readouterr()]
@@ -503,9 +503,8 @@ def test_folders_and_ids_that_would_hide_something_are_refused(tmp_path):
         predict(model, (tmp_path / "one",), out=tmp_path / "two")
     with pytest.raises(ConfigError, match="no recording was given"):
         predict(model, (), out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="would get one id"):
-        predict(model, (tmp_path / "one", tmp_path / "two"), out=tmp_path / "out")
-    result = predict(model, (tmp_path / "one" / "a.edf", tmp_path / "two" / "a.edf"), out=tmp_path / "out")
+    with pytest.warns(UserWarning, match="1 recording has the content of another"):
+        result = predict(model, (tmp_path / "one", tmp_path / "two"), out=tmp_path / "out")
     assert len({row["recording"] for row in result.recordings}) == 2
 
 
@@ -582,3 +581,36 @@ def test_memory_of_a_day(tmp_path):
     windows, most = peak(tmp_path / "a.edf", reader)
     assert windows == 24 * 1800
     assert most < 100e6
+
+
+# ---- weights that are not finite -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed"])
+def test_a_checkpoint_with_nan_answers_nothing(tmp_path, monkeypatch, capsys, verb):
+    model = Cerebro.from_pretrained(make_model(tmp_path / "model"))
+    with torch.no_grad():
+        model.encoder.blocks[0].mlp.up.weight[0, 0] = float("nan")
+    with monkeypatch.context() as patched:  # a file of an older release, which saved this
+        patched.setattr("cerebro_eeg.model.tensor_list.first_broken", lambda tensors: None)
+        model.save_pretrained(tmp_path / "model")
+    out = tmp_path / ("out" if verb == "predict" else "out.npz")
+    assert cli.main([verb, str(tmp_path / "model"), str(edf(tmp_path / "a.edf")), "--out", str(out)]) == 4
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "holds NaN or infinity, first in encoder.blocks.0.mlp.up.weight" in line
+    assert not out.exists()
+
+
+def test_a_model_with_nan_answers_nothing(tmp_path):
+    model, file = Cerebro.from_pretrained(make_model(tmp_path / "model")), edf(tmp_path / "a.edf")
+    with torch.no_grad():
+        model.final_layer.bias[0] = float("inf")
+    with pytest.raises(CheckpointError, match=r"first in final_layer\.bias; load sound weights"):
+        cerebro_eeg.predict(file, model)
+    cerebro_eeg.embed(file, model)  # the head has no part in features
+    with torch.no_grad():
+        model.encoder.positions[0] = float("nan")
+    with pytest.raises(CheckpointError, match=r"first in encoder\.positions; load sound weights"):
+        cerebro_eeg.embed(file, model)
+    with pytest.raises(CheckpointError, match=r"first in encoder\.positions; load sound weights"):
+        model.embed(np.random.default_rng(0).normal(0, 20, (2, 1, 512)), ch_names=["Cz"])

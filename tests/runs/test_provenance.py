@@ -12,6 +12,7 @@ import torch
 from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import Source, Training
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.storing.store_info import to_text
 from cerebro_eeg.errors import InputError, StoreError
 from cerebro_eeg.fast import eligible
 from cerebro_eeg.report.finetune import report_finetune
@@ -101,7 +102,8 @@ def test_a_store_with_its_classes_the_other_way_round_is_told_from_the_runs(tmp_
     text = (other / "store.json").read_text()
     turned = json.loads(text)
     turned["settings"]["tasks"]["alpha"]["names"].reverse()
-    (other / "store.json").write_text(json.dumps(turned))
+    del turned["sha256"]
+    (other / "store.json").write_text(to_text(turned))
     assert Store(other).hash() == one.hash()
     cut = read_task(one, "alpha", None, None, None)
     assert len(list(find_splits(one, cut))) == 1

@@ -4,14 +4,17 @@ The processes die by SIGKILL. One process (``main`` below) forks them all, becau
 take most of the time, and the process of the tests has threads.
 """
 
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,127 @@ def train(spec, point, at):
 
         loop.save = wrapper
     train_worker.do(spec, {})
+
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")
+
+
+@contextlib.contextmanager
+def watched(out, reached):
+    """Call ``reached`` with name and file before every operation that changes a file in ``out``, or flushes one.
+
+    Python can remove no audit hook, so this one falls silent when the block ends.
+    """
+    out, silent = os.path.realpath(out), False
+
+    def look(what, path):
+        nonlocal silent
+        path = os.path.realpath(os.fsdecode(path))
+        if not silent and (path == out or path.startswith(out + os.sep)):
+            silent = True
+            reached(what, plain(os.path.relpath(path, out)))
+            silent = False
+
+    def audit(event, args):
+        if event in EVENTS or (event == "open" and isinstance(args[0], str | bytes) and (args[2] & WRITES)):
+            look(event, args[0])
+
+    fsync = os.fsync
+
+    def flush(descriptor):
+        look("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    sys.addaudithook(audit)
+    os.fsync = flush
+    try:
+        yield
+    finally:
+        silent, os.fsync = True, fsync
+
+
+def plain(name):
+    """The name of a file without what is random in it."""
+    return re.sub(r"[0-9a-f]{16}|(?<=best-)[0-9]+|(?<=\.tmp)[A-Za-z0-9]{6}", "*", name)
+
+
+def die_at_a_new_operation(known, tell):
+    """Return what has a process killed before the first operation that is not ``known`` yet.
+
+    An operation is known by what is done, by the file, and by whether the process has done it before. So the first save
+    of a state and a later one are two operations.
+    """
+    counts = Counter()
+
+    def reached(what, name):
+        counts[what, name] += 1
+        operation = f"{what} {name} {'first' if counts[what, name] == 1 else 'later'}"
+        if operation not in known:
+            tell(operation)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+def whole_life(spec):
+    """A command from its start to its report; a fine-tuning is evaluated, too."""
+    import train_worker
+    from cerebro_eeg.report.finetune import report_finetune
+    from cerebro_eeg.report.pretrain import report_pretrain
+    from cerebro_eeg.runs.evaluate import evaluate
+
+    error, out = train_worker.do(spec, {}), Path(spec["out"])
+    if error is not None:
+        raise AssertionError(error)
+    if spec.get("report") and spec["verb"] == "pretrain":
+        report_pretrain(out, [Path(store) for store in spec["stores"]])
+    elif spec["verb"] == "finetune":
+        evaluate(out, Path(spec["stores"][0]), device="cpu", resamples=100)
+        if spec.get("report"):
+            report_finetune(out)
+
+
+def main_of_operations():
+    """Run each job to its end in children that die at every operation once; prints the operations."""
+    import filelock  # noqa: F401 - all imported once, for all children
+    import sklearn.calibration
+    import sklearn.metrics  # noqa: F401
+    import torch
+
+    import train_worker  # noqa: F401
+    from cerebro_eeg.report import finetune, pretrain  # noqa: F401
+    from cerebro_eeg.runs import evaluate  # noqa: F401
+
+    torch.set_num_threads(1)
+    for spec, mortal in json.loads(sys.stdin.read()):
+        died: list[str] = []
+        while True:
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.dup2(2, 1)
+                try:
+                    reached = die_at_a_new_operation({*died}, lambda name, pipe=write: os.write(pipe, name.encode()))
+                    with watched(spec["out"], reached) if mortal else contextlib.nullcontext():
+                        whole_life(spec)
+                except BaseException:
+                    import traceback
+
+                    traceback.print_exc()
+                    os._exit(1)
+                os._exit(0)
+            os.close(write)
+            with open(read) as pipe:
+                name = pipe.read()
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code == 0:
+                break
+            if code != -signal.SIGKILL:
+                print(f"after the kills at {died}", file=sys.stderr)
+                sys.exit(1)
+            died.append(name)
+        print(json.dumps(died), flush=True)
 
 
 def main():
@@ -160,5 +284,69 @@ def test_five_hundred_kills_change_nothing(tmp_path):
     check(tmp_path, 500)
 
 
+def lives(tmp_path, name, **more):
+    """A pre-training and a fine-tuning of a few steps."""
+    stores, start = [str(tmp_path / "store")], str(tmp_path / "whole" / "model.safetensors")
+    return [
+        job("pretrain", stores, tmp_path / name) | {"steps": 3, **more},
+        job("finetune", stores, tmp_path / f"{name}-tuned", start) | {"steps": 3, **more},
+    ]
+
+
+def test_what_a_kill_leaves_is_gone_on_with(tmp_path):
+    """From the first folder to the last score, what lies on the disk before each operation on a file of the run.
+
+    A process that is killed there leaves just that, and the same command must go on from it. A kill in the first write
+    of run.json left a file that made the folder look like somebody else's.
+    """
+    make_store(tmp_path / "store", 6, 12)
+    for spec in lives(tmp_path, "whole"):
+        left: dict[object, Path] = {}
+        out = Path(spec["out"])
+
+        def keep(what, name, out=out, left=left):
+            """Keep a copy of the folder, unless one with these files was kept before."""
+            key = frozenset(plain(str(path.relative_to(out))) for path in out.rglob("*")), out.exists()
+            if key not in left:
+                left[key] = tmp_path / f"{out.name}-{len(left)}"
+                if out.exists():
+                    shutil.copytree(out, left[key])
+
+        with watched(out, keep):
+            whole_life(spec)
+        assert len(left) > (8 if spec["verb"] == "pretrain" else 15)
+        wanted = outcome(out)
+        for copy in left.values():
+            whole_life(spec | {"out": str(copy)})
+            assert outcome(copy) == wanted
+
+
+@pytest.mark.soak
+def test_a_kill_at_any_file_operation_changes_nothing(tmp_path):
+    """The same with real kills, until the report: every operation is the last one of a process once."""
+    make_store(tmp_path / "store", 6, 12)
+    wholes, cuts = lives(tmp_path, "whole", report=True), lives(tmp_path, "cut", report=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "operations"],
+        input=json.dumps([*((spec, False) for spec in wholes), *((spec, True) for spec in cuts)]),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    none, also_none, pretrained, tuned = [json.loads(line) for line in done.stdout.splitlines()]
+    assert none == also_none == []
+    for whole, cut in zip(wholes, cuts, strict=True):
+        assert outcome(whole["out"]) == outcome(cut["out"])
+    for died, files in (
+        (pretrained, ["run.json", "metrics.jsonl", "state.safetensors", "model.safetensors", "report.html"]),
+        (tuned, ["run.json", "seed-0/run.json", "seed-0/best-*.safetensors", "seed-0/finished.json", "test.json"]),
+    ):
+        for file in files:
+            folder, _, name = file.rpartition("/")
+            wanted = f"os.rename {os.path.join(folder, '.' + name)}"
+            assert any(one.startswith(wanted) for one in died), (wanted, died)
+
+
 if __name__ == "__main__":
-    main()
+    main_of_operations() if sys.argv[1:] == ["operations"] else main()

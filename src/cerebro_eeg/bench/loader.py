@@ -3,7 +3,7 @@
 ``compare_steps`` reads windows of a store in the order of training. For each number of threads, the same steps are read
 by threads that only call ``os.preadv`` on a list of places made before, and by ``Loader.stream``, with and without a
 process per thread. It measures wall-clock time. Everything is read once before, so a store that fits is in the page
-cache.
+cache. The forms "first epoch" also check the sums of the blocks that they touch, as every process does once.
 
 ``compare_reads`` reads single windows in random places by ``Store.read`` and ``Store.read_into``, against bare reads.
 The forms take turns every few windows, and each form reads all windows. It measures the thread's CPU time, because a
@@ -55,7 +55,7 @@ def compare_reads(options: Options, folder: Path, store: Store) -> ResultTable:
     chosen, files = [], {}
     for _ in range(max(TURN, options.windows)):
         number = rng.choice(fitting)
-        shard, offset, channels, length = store._places[number]
+        shard, offset, channels, length, _ = store._places[number]
         start = rng.randrange(length - samples)
         name = store._shards[shard]
         if name not in files:
@@ -186,7 +186,7 @@ def places(folder: Path, store: Store, windows: Windows, step: Step, files: dict
     """Find the place of every window of a step; add the files that it opens to ``files``."""
     found, end = [], 0
     for window in step.window.tolist():
-        shard, offset, channels, _ = store._places[int(windows.recording[window])]
+        shard, offset, channels, _, _ = store._places[int(windows.recording[window])]
         name = store._shards[shard]
         if name not in files:
             files[name] = os.open(folder / f"{name}.bin", os.O_RDONLY)
@@ -219,9 +219,16 @@ def _turns(
         Loader(sources, threads=threads) as loader,
         Loader(sources, threads=threads, processes=True) as processes,
     ):
+
+        def first_epoch(loader: Loader) -> None:
+            store.forget_checks()
+            deque(loader.stream(steps), maxlen=0)
+
         forms = {
             "preadv": lambda: bare(pool, threads, listed),
+            "Loader, first epoch": lambda: first_epoch(loader),
             "Loader": lambda: deque(loader.stream(steps), maxlen=0),
+            "Loader, processes, first epoch": lambda: first_epoch(processes),
             "Loader, processes": lambda: deque(processes.stream(steps), maxlen=0),
         }
         return take_turns(forms, options.rounds, on_host, warm=1)

@@ -38,6 +38,7 @@ def match(
     *,
     positions: Sequence[Sequence[float] | None] | None = None,
     kinds: Sequence[str | None] | None = None,
+    bads: Collection[str] = (),
     unknown: str = "error",
     untrained: str = "error",
     trained: Mapping[str, int] | None = None,
@@ -56,6 +57,7 @@ def match(
     positions : (x, y, z) of each label in metres, x right, y front, z up, as MNE has them; None, NaN or zeros where it
         is missing.
     kinds : the kind that the file gives each label; a label is left out, whatever its name, unless it is "eeg" or None.
+    bads : labels that somebody marked as bad, as ``info["bads"]`` of MNE; they are left out and reported.
     unknown : policy for a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the 10-05
         grid within ``limit_mm``, none twice (only trained ones if ``trained`` is given, unless untrained="as_is"), and
         an error if there is none; "nearest_or_drop": the same, but without an error the label is dropped.
@@ -70,6 +72,7 @@ def match(
     check_policies(unknown, untrained, duplicates, too_many, max_channels, limit_mm)
     rows = _read_all(as_labels("labels", labels), bipolar_ears)
     _drop_other_kinds(rows, kinds)
+    _drop_bads(rows, bads)
     points, no_point = _read_points(positions, len(rows))
     counts = _read_trained(trained)
     by_position = unknown.startswith("nearest")
@@ -86,6 +89,7 @@ def match(
     _handle_too_many(rows, max_channels, too_many)
     result = ChannelMatch(tuple(rows))
     if not result.channels:
+        _check_bads(rows)
         raise ChannelError(
             f"no EEG channel is left of {len(rows)} labels: {result.summary()}; check the labels or pick"
         )
@@ -157,6 +161,22 @@ def _drop_other_kinds(rows: list[LabelMatch], kinds: Sequence[str | None] | None
             rows[row.index] = LabelMatch(row.index, row.label, "not_eeg", note=f"the file says {kind}")
 
 
+def _drop_bads(rows: list[LabelMatch], bads: Collection[str]) -> None:
+    marked = {clean(label) for label in as_labels("bads", list(bads))} if bads else set()
+    for row in list(rows):
+        if row.label in marked and row.outcome != "not_eeg":
+            rows[row.index] = LabelMatch(row.index, row.label, "bad", note="marked as bad")
+
+
+def _check_bads(rows: list[LabelMatch]) -> None:
+    """Raise if a recording has EEG channels and all of them are marked as bad."""
+    eeg = [row for row in rows if row.outcome != "not_eeg"]
+    if eeg and all(row.outcome == "bad" for row in eeg):
+        raise ChannelError(
+            f"all {len(eeg)} EEG channels are marked as bad; expected a good one; take those that are good off the list"
+        )
+
+
 def _read_points(
     positions: Sequence[Sequence[float] | None] | None, count: int
 ) -> tuple[dict[int, Point], dict[int, str]]:
@@ -211,6 +231,10 @@ def _apply_pick(rows: list[LabelMatch], pick: Sequence[str], bipolar_ears: bool,
             same = [row.index for row in rows if wanted is not None and row.channel == wanted]
         if not same:
             absent.append(name)
+        elif any(rows[index].outcome == "bad" for index in same):
+            raise ChannelError(
+                f"pick asks for {name!r}, which is marked as bad; take it out of pick, or off the list of bad channels"
+            )
         elif any(rows[index].outcome == "not_eeg" for index in same):
             raise ChannelError(f"pick asks for {name!r}, which is not EEG ({rows[same[0]].note}); take it out of pick")
         keep.update(same)
@@ -223,7 +247,7 @@ def _apply_pick(rows: list[LabelMatch], pick: Sequence[str], bipolar_ears: bool,
             f"pick asks for {listed(absent, hints)}, which this recording does not have; it has {', '.join(here)}"
         )
     for row in rows:
-        if row.index not in keep and row.outcome != "not_eeg":
+        if row.index not in keep and row.outcome not in ("not_eeg", "bad"):
             rows[row.index] = replace(row, outcome="not_picked", channel=None, note="not in pick")
     return True
 

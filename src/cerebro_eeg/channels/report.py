@@ -12,9 +12,10 @@ from cerebro_eeg.channels.names import Channel, parse
 from cerebro_eeg.errors import ChannelError
 
 KEPT = ("matched", "renamed", "reference", "bipolar", "nearest", "untrained")
-OUTCOMES = (*KEPT, "not_eeg", "dropped", "duplicate", "not_picked", "too_many")
+OUTCOMES = (*KEPT, "not_eeg", "bad", "dropped", "duplicate", "not_picked", "too_many")
 _NOT_KEPT = {
     "not_eeg": "not EEG",
+    "bad": "marked as bad",
     "dropped": "dropped",
     "duplicate": "duplicate",
     "not_picked": "not picked",

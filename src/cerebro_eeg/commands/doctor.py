@@ -7,13 +7,12 @@ that every installation shares.
 import os
 import platform
 import re
-import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 
 from cerebro_eeg import __version__
+from cerebro_eeg.errors import without_folders
 
 REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro", "scikit-learn", "matplotlib")
 
@@ -112,7 +111,7 @@ def doctor() -> Doctor:
     try:
         import torch
     except Exception as failure:  # a broken installation raises OSError as well as ImportError
-        error = _anonymous(f"{type(failure).__name__}: {failure}")
+        error = without_folders(f"{type(failure).__name__}: {failure}")
     else:
         devices, threads, cuda = _devices(), torch.get_num_threads(), torch.version.cuda or torch.version.hip
     return Doctor(
@@ -178,13 +177,6 @@ def _cache(variables: tuple[str, ...], default: str) -> str:
     """Say where a cache is, without a path that its owner chose."""
     chosen = next((name for name in variables if os.environ.get(name)), None)
     return f"~/{default}" if chosen is None else f"chosen with {chosen}"
-
-
-def _anonymous(text: str) -> str:
-    """Return the text on one line without folders; the last part of each path stays."""
-    for folder in (sys.prefix, str(Path.home())):  # these first, because a folder's name may contain spaces
-        text = text.replace(folder, "")
-    return " ".join(re.sub(r"(?:[A-Za-z]:)?(?:[\\/][^\\/\s:'\",;]+)*[\\/](?=[^\\/\s])", "", text).split())
 
 
 def _yes(value: bool) -> str:

@@ -109,7 +109,14 @@ def embed(
     from cerebro_eeg.fast import packed
     from cerebro_eeg.runs.embed import check_level, embed_windows, feature_shape, row_names
     from cerebro_eeg.runs.features import FeatureFile, check_target
-    from cerebro_eeg.runs.predict import find_inputs, load_model, make_reader, random_words, write_map
+    from cerebro_eeg.runs.predict import (
+        find_inputs,
+        load_model,
+        make_reader,
+        random_words,
+        with_common_mains,
+        write_map,
+    )
     from cerebro_eeg.runs.signals import open_signal
     from cerebro_eeg.train.distributed import choose_device, choose_threads
 
@@ -118,12 +125,15 @@ def embed(
     chosen = choose_device(device)
     given = find_inputs(files, key)
     loaded = load_model(model).to(chosen)
+    handling, mains = with_common_mains(handling, given, loaded.config)
     reader = make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
     check_level(reader.config, level, layer)
     shape = feature_shape(reader, level)
     write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
+    if mains is not None:
+        progress.say(mains)
     with FeatureFile(out, shape, channels=level != "window") as file:
 
         def work(one: "Input", tell: "Callable[[float, float], None]") -> None:

@@ -86,6 +86,8 @@ class StoreSummary:
     rates: dict[float, Amount]
     notched: dict[str, int]
     """Recordings by the mains frequency that was filtered out, or "none"."""
+    mains: str | None
+    """How the mains frequency was decided, in words; None where the corpus or the user states it."""
     tasks: dict[str, TaskInfo]
     faults: dict[str, int]
     """Recordings by code."""
@@ -97,6 +99,8 @@ class StoreSummary:
     """Number of parts that the work was divided into (``--part``), and those that wrote nothing; None if undivided."""
     unfinished: str | None
     """Why the store may be incomplete; None if it seems complete."""
+    format: int = 3
+    """Before format 3, blocks of samples have no sums, and reading does not notice damage."""
     plot: str | None = None
 
     @property
@@ -115,6 +119,12 @@ class StoreSummary:
         return store_text(self)
 
 
+def _sums_lines(found: "StoreSummary") -> list[str]:
+    if found.format >= 3:
+        return []
+    return [f"sums        no sums of blocks (format {found.format}): only cerebro-eeg verify notices damaged samples"]
+
+
 def store_text(found: "StoreSummary") -> str:
     """Return the summary as text, the most wanted facts first."""
     lines = [] if found.unfinished is None else [f"UNFINISHED: {found.unfinished}", ""]
@@ -130,6 +140,7 @@ def store_text(found: "StoreSummary") -> str:
         f"segments    {found.segments:,}; {_short_words(found)}",
         f"signal      {_signal_words(found)}",
         f"hash        {found.hash}",
+        *_sums_lines(found),
         "",
         *_montage_lines(found),
         "",
@@ -170,6 +181,7 @@ def _signal_words(found: "StoreSummary") -> str:
         f"{signal.get('highpass', '?')} to {signal.get('lowpass', '?')} Hz, {signal.get('filter_phase', '?')} phase, "
         f"reference {str(signal.get('reference', '?')).replace('_', ' ')}; {recipe}\n"
         f"            notch {notched or 'none'}; bad channels: {found.settings.get('quality', '?')}"
+        f"{'' if found.mains is None else f'{chr(10)}            {found.mains}'}"
     )
 
 
@@ -246,6 +258,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
     A damaged store raises a StoreError. A store that is unfinished or still written to is described as far as it goes,
     and ``exit_code`` is 5.
     """
+    from cerebro_eeg.data.storing.mains import read_table
     from cerebro_eeg.data.storing.store import Store
 
     if plot is not None:
@@ -262,10 +275,12 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         plot_store(store, plot)
     short = [(s.stop - s.start) / r.sfreq for r in records for s in r.segments if s.short]
     skipped = store.skipped()
+    mains = read_table(folder)
     return StoreSummary(
         dataset=store.info.dataset,
         settings=store.info.settings,
         own_ids=store.info.key_check is None,
+        format=store.info.format,
         hash=store.hash(),
         bytes=sum(record.bytes for record in records),
         total=Amount(len(records), sum(record.seconds for record in records) / 3600),
@@ -279,6 +294,7 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         native_rates=_amounts((record.native_sfreq, record) for record in records),
         rates=_amounts((record.sfreq, record) for record in records),
         notched=dict(Counter("none" if r.mains is None else f"{r.mains:g}" for r in records).most_common()),
+        mains=None if mains is None else mains.text(),
         tasks=_tasks(store, labelled),
         faults=dict(sorted(Counter(code for record in records for code in record.faults).items())),
         quality=_quality(records),

@@ -120,11 +120,14 @@ def predict(
     head = runs_predict.check_head(loaded)
     if annotations and head.task == "regression":
         raise ConfigError("--annotations needs classes, and this model predicts values; leave it out")
+    handling, mains = runs_predict.with_common_mains(handling, given, loaded.config)
     reader = runs_predict.make_reader(loaded, stride=stride, handling=handling)
     names = runs_predict.output_names(head)
     runs_predict.write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
+    if mains is not None:
+        progress.say(mains)
     rows: dict[str, dict[str, Any]] = {}
 
     def work(one: "Input", tell: "Callable[[float, float], None]") -> None:

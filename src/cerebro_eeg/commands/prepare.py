@@ -166,7 +166,7 @@ def prepare(
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
         retry: Try again what was skipped before. Without it only what a disk or a network may be to blame for is.
-        mains: Mains frequency in Hz; otherwise the corpus's own, or estimated for each recording.
+        mains: Mains frequency in Hz; otherwise the corpus's own, or what a look at some recordings shows.
         reference: What the channels are measured against; otherwise as the recipe says, mostly as recorded.
         causal: Filters that never look ahead, for models that will run on streams; otherwise zero-phase ones.
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
@@ -243,6 +243,7 @@ def prepare(
                 key_file=key,
                 map_file=map,
                 comparing=report.comparing,
+                say=report.say,
                 before=report.before,
                 progress=report.progress,
             )
@@ -295,6 +296,10 @@ class PrepareProgress:
             f"{counted(count, 'stored recording')} {'has' if count == 1 else 'have'} a source that was copied or "
             f"touched since; reading {in_bytes(size)} to see whether it is the same"
         )
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._line.say(text)
 
     def before(self, items: "Sequence[Item]", done_before: int) -> None:
         """Print what there is to do."""

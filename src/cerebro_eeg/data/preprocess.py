@@ -95,8 +95,9 @@ def preprocess(
 ) -> Preprocessed:
     """Decide everything about an open recording; a RecordingError or a ChannelError says why it cannot be used.
 
-    ``mains`` is the mains frequency in Hz; it is estimated where it is None.
+    ``mains`` is the mains frequency in Hz, 0 for none; it is estimated where it is None.
     """
+    plan_filters(opened.sfreq, config, None)  # a rate that does not fit is refused before all samples are read
     return plan_recording(check_recording(opened, thresholds=thresholds, quality=quality, mains=mains), config)
 
 
@@ -113,7 +114,7 @@ def check_recording(
         thresholds=limits,
         quality=measured,
         faults=(*opened.faults, *late_faults(opened)),
-        mains=estimate_mains(recording) if mains is None else mains,
+        mains=estimate_mains(recording) if mains is None else mains or None,
     )
 
 

@@ -22,7 +22,7 @@ from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
-from cerebro_eeg.model import hub, inputs
+from cerebro_eeg.model import hub, inputs, tensor_list
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
@@ -31,6 +31,17 @@ from cerebro_eeg.model.weights import start_linear_layers
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]
 Unit = Literal["uV", "mV", "V"]
+
+
+class Uncounted:
+    """Windows of a training that the record does not have yet, linked to those before.
+
+    ``torch.compile`` makes such a link at every call, outside of its graph and without looking at the links before. A
+    number instead of a chain would be a constant of the graph, and every call would compile it again.
+    """
+
+    def __init__(self, windows: int = 0, before: "Uncounted | None" = None) -> None:
+        self.windows, self.before = windows, before
 
 
 class Cerebro(hub.Shareable, nn.Module):
@@ -139,7 +150,8 @@ class Cerebro(hub.Shareable, nn.Module):
             1 if n_outputs is None else n_outputs, task
         )  # raises for a wrong task, also where there are no outputs
         self.head = None if n_outputs is None else described
-        self.training_record = Training()
+        self._record = Training()
+        self._uncounted = Uncounted()
         self.load_report: LoadReport | None = None
         self.frozen = False
         self.rate: inputs.Rate = rate
@@ -247,7 +259,9 @@ class Cerebro(hub.Shareable, nn.Module):
         finally:
             for module, mode in modes:
                 module.training = mode
-        return np.concatenate(found)
+        features = np.concatenate(found)
+        tensor_list.check_results(features, self)
+        return features
 
     def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
         if level == "window":
@@ -299,6 +313,7 @@ class Cerebro(hub.Shareable, nn.Module):
         found = self._match(ch_names, chs_info)
         if self.n_chans is not None and self.n_chans != len(found.rows):
             raise InputError(f"n_chans is {self.n_chans}, but {len(found.rows)} channels are named; make them agree")
+        self._count()
         self.channels, self.n_chans, self.chs_info = found, len(found.rows), chs_info
         return found
 
@@ -329,7 +344,24 @@ class Cerebro(hub.Shareable, nn.Module):
         super().train(mode)
         if self.frozen:
             self.encoder.eval()
+        self._count()
         return self
+
+    @property
+    def training_record(self) -> Training:
+        """The windows that trained this model, with those of compiled calls."""
+        self._count()
+        return self._record
+
+    @training_record.setter
+    def training_record(self, record: Training) -> None:
+        self._record, self._uncounted = record, Uncounted()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and pickles, with all windows counted: a long chain cannot be copied."""
+        self._count()
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return state
 
     @property
     def n_outputs(self) -> int | None:
@@ -356,7 +388,8 @@ class Cerebro(hub.Shareable, nn.Module):
             head = dataclasses.replace(head, samples=self.n_times)
             if self.rate == "as_is":
                 config = dataclasses.replace(config, signal=dataclasses.replace(config.signal, sfreq=self.sfreq))
-            if not isinstance(self.final_layer, nn.Linear | nn.Identity):
+            known = isinstance(self.final_layer, nn.Linear | nn.Identity)
+            if not known and not tensor_list.adapted(self.final_layer.state_dict()):  # saving speaks of adapters
                 kind = type(self.final_layer).__name__
                 raise ConfigError(f"final_layer is a {kind}; a checkpoint holds one linear layer: use reset_head")
         return Header(config, head=head, training=self.training_record)
@@ -456,19 +489,31 @@ class Cerebro(hub.Shareable, nn.Module):
         if not isinstance(x, Tensor):
             raise InputError(f"a {type(x).__name__} was given; pass a torch tensor or a Batch, or give arrays to embed")
         montage = self._montage()
-        if torch.compiler.is_compiling():  # checks depend on values, which a compiled graph does not have
-            return self._batch(x[:, list(montage.index)], montage, self.sfreq, _scale(scale, x))
         batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
-        if self.training and torch.is_grad_enabled() and not self.frozen:
-            electrodes = [e for c in montage.channels for e in (c.anode, c.cathode) if e is not None]
-            self.training_record = self.training_record.plus(len(x), set(electrodes))
+        if self.training and torch.is_grad_enabled() and not self.frozen and not torch.compiler.is_exporting():
+            self._uncounted = Uncounted(len(x), self._uncounted)
+            self._count()
         return batch
 
+    def _count(self) -> None:
+        """Add windows to the record, unless torch compiles this. All of them had the present channels."""
+        windows, link = 0, None if torch.compiler.is_compiling() else self._uncounted
+        while link is not None:
+            windows, link = windows + link.windows, link.before
+        if windows:
+            self._uncounted = Uncounted()
+            used = {e for c in self._montage().channels for e in (c.anode, c.cathode) if e is not None}
+            self._record = self._record.plus(windows, used)
+
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:
-        """Check shape and values of windows, and return the channels that matched."""
+        """Check shape and values of windows, and return the channels that matched.
+
+        While torch compiles or exports, there are no values to check: NaN gives NaN. Shapes are checked at every call.
+        """
         inputs.check_shape(x_BCT, montage, n_times)
         kept_BCT = x_BCT[:, list(montage.index)] if len(montage.index) < x_BCT.shape[1] else x_BCT
-        inputs.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
+        if not torch.compiler.is_compiling():
+            inputs.check_values(kept_BCT, [montage.rows[i].label for i in montage.index])
         return kept_BCT
 
     def _cut(self, x_CT: Tensor, rate: float) -> tuple[Tensor, float]:

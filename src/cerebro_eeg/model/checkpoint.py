@@ -23,6 +23,7 @@ from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
 from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.files import parse_json, replacing
+from cerebro_eeg.model import tensor_list
 from cerebro_eeg.model.weights import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
@@ -121,12 +122,9 @@ def save(path: Path, module: nn.Module, header: Header) -> None:
 
 def save_tensors(path: Path, found: Mapping[str, Tensor], header: Header) -> None:
     """Write tensors, which may have been gathered from several processes, and the header, atomically."""
+    check_savable(found, header)
     tensors = {name: t.detach().cpu().contiguous() for name, t in found.items()}
     text = json.dumps(header.to_dict(), sort_keys=True, allow_nan=False)
-    if misfit := _misfit(header, tensors):
-        raise ConfigError(
-            f"the model is not the one that its config describes: {misfit}; use reset_head for a new head"
-        )
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -139,6 +137,12 @@ def save_tensors(path: Path, found: Mapping[str, Tensor], header: Header) -> Non
         _sort_metadata(temporary)
 
 
+def check_savable(tensors: Mapping[str, Tensor], header: Header) -> None:
+    """Raise an error for tensors that could not be loaded again, before any file is touched."""
+    if reason := tensor_list.refusal(header, tensors):
+        raise ConfigError(f"the model cannot be saved: {reason}")
+
+
 def read_header(path: Path) -> Header:
     """Return the header of a checkpoint, with its JSON checked against its SHA-256, without reading the tensors."""
     with _opened(path) as file:
@@ -146,16 +150,24 @@ def read_header(path: Path) -> Header:
 
 
 def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
-    """Return header and tensors of a checkpoint, both checked against their SHA-256 and against each other."""
+    """Return header and tensors of a checkpoint, both checked against their SHA-256 and against each other.
+
+    Names and shapes come first, because a config that does not fit them could describe a model of any size.
+    """
     with _opened(path) as file:
         metadata = _metadata(path, file)
         header = _header(path, metadata)
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if misfit := tensor_list.misfit(header, shapes):
+            raise CheckpointError(
+                f"{path} does not hold the whole model that its config describes: {misfit}; get the file again"
+            )
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if hash_tensors(tensors) != metadata.get("tensors_sha256"):
         raise CheckpointError(f"{path} was altered: its tensors do not match their SHA-256; get the file again")
-    if misfit := _misfit(header, tensors):
+    if (broken := tensor_list.first_broken(tensors)) is not None:
         raise CheckpointError(
-            f"{path} does not hold the whole model that its config describes: {misfit}; get the file again"
+            f"{path} holds NaN or infinity, first in {broken}: its training went wrong; give a file of sound weights"
         )
     return header, tensors
 
@@ -256,35 +268,11 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
         values = parse_json(text)
         if isinstance(values, dict) and isinstance(values.get("head"), dict):
             values["head"] = {**READS[metadata["version"]], **values["head"]}
-        return Header.from_dict(values)
+        header = Header.from_dict(values)
+        tensor_list.decoder_config(header)  # raises where the decoder's dimensions do not fit
+        return header
     except (ValueError, RecursionError) as error:  # also for JSON that is broken or nested too deep
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
-
-
-def _misfit(header: Header, tensors: Mapping[str, Tensor]) -> str | None:
-    """Return the first contradiction between config and tensors, or None.
-
-    This runs before a model is built, so that a wrong config cannot allocate a huge one.
-    """
-    model, objective, head = header.model, header.objective, header.head
-    expected = {
-        "encoder.embed.weight": (model.width, model.patches.size),
-        "encoder.positions": (model.positions, model.width),
-        "encoder.electrodes": (len(header.electrodes) + 1, model.width),
-        f"encoder.blocks.{model.depth - 1}.mlp.up.weight": (model.hidden, model.width),
-    }
-    if objective is not None and objective.style == "vitmae":
-        width = objective.decoder_width or model.width
-        last = f"decoder.blocks.{objective.decoder_depth - 1}.mlp.up.weight"
-        expected[last] = (round(width * model.mlp_ratio), width)
-    if head is not None and "final_layer.weight" in tensors:
-        expected["final_layer.weight"] = (head.n_outputs, model.width)
-    for name, shape in expected.items():
-        if name not in tensors:
-            return f"{name} is missing"
-        if tensors[name].shape != shape:
-            return f"{name} has the shape {tuple(tensors[name].shape)}; expected {shape}"
-    return None
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import parse_json, write_text
-from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, read, save
+from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, check_savable, read, save
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -71,6 +71,7 @@ def load(
 def write_folder(folder: str | Path, module: nn.Module, header: Header) -> Path:
     """Write weights, config and, unless there is one already, a model card."""
     folder = Path(folder)
+    check_savable(module.state_dict(), header)  # a refusal leaves a folder as it was
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).unlink(missing_ok=True)  # a killed process must not leave an old config with new weights

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.electrodes import POSITIONS
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, import_trouble
 from cerebro_eeg.files import replacing
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def check_picture(path: Path) -> None:
         raise ConfigError("--plot names a folder; give the name of a file in it, such as picture.png")
     try:
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("a picture needs the package matplotlib, which is not here; install matplotlib") from None
+    except ImportError as error:
+        raise ConfigError(f"a picture cannot be made: {import_trouble(error, 'matplotlib')}") from None
 
 
 @contextlib.contextmanager

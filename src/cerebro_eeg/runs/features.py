@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, import_trouble
 from cerebro_eeg.files import replacing
 
 KINDS = (".npz", ".parquet")
@@ -33,8 +33,10 @@ def check_target(path: Path) -> None:
     if path.suffix.casefold() == ".parquet":
         try:
             import pyarrow  # noqa: F401
-        except ImportError:
-            raise ConfigError("a parquet file needs the package pyarrow, which is not here; write .npz") from None
+        except ImportError as error:
+            raise ConfigError(
+                f"no parquet file can be written: {import_trouble(error, 'pyarrow')}, or write .npz"
+            ) from None
 
 
 class FeatureFile:

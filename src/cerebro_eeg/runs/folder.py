@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _LOG = "metrics.jsonl"
 _LOGGERS = ("tensorboard", "wandb", "wandb-id")
 _WITHOUT_RESULT = ("run.json", _LOG, *_LOGGERS)
 """Files of a run that are no result. A file with any other name is kept."""
+_ANOTHER = "give a folder for --out"
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,22 @@ class RunFolder:
             if found:
                 note = f"{self.path} held a run that never completed a step, which makes room for this one: {words}"
                 self._remove_trainings()
-        elif self.path.is_dir() and any(name != LOCK for name in os.listdir(self.path)):
+        elif self.path.is_dir() and any(name != LOCK and not _is_stray(name) for name in os.listdir(self.path)):
             raise ConfigError(f"{self.path} is not empty and holds no run; give an empty or new folder for --out")
         self.path.mkdir(parents=True, exist_ok=True)
-        for stray in self.path.glob(".*.tmp"):  # left by a write that was killed
-            stray.unlink(missing_ok=True)
+        self.remove_strays()
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
         return note
+
+    def remove_strays(self) -> None:
+        """Remove what killed writes have left, here and in the trainings inside. Call this while the folder is locked.
+
+        A link is not followed out of the run.
+        """
+        for folder in (self.path, *(path for path in self._trainings() if path.is_dir() and not path.is_symlink())):
+            for name in os.listdir(folder):
+                if _is_stray(name):
+                    (folder / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -100,19 +111,16 @@ class RunFolder:
         """
         from filelock import FileLock, Timeout
 
-        if self.path.is_file() or (self.path.is_symlink() and not self.path.exists()):
-            what = "a file" if self.path.is_file() else "a link to a folder that does not exist"
-            raise ConfigError(f"{self.path} is {what}; give a folder for --out")
-        made, lock = absent(self.path), FileLock(self.path / LOCK, timeout=0)
+        made, lock = self._make(), FileLock(self.path / LOCK, timeout=0)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-        except (
-            Timeout,
-            FileNotFoundError,
-            FileExistsError,
-        ) as error:  # also if a failing process removes the folder now
+        except (Timeout, FileNotFoundError, FileExistsError) as error:  # or a failing process removes the folder now
             raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
+        except OSError as error:
+            remove_empty(made)
+            raise ConfigError(
+                f"{self.path} cannot be written ({error.strerror}); make it writable, or give another"
+            ) from error
         try:
             yield
         finally:
@@ -121,6 +129,23 @@ class RunFolder:
                     (self.path / LOCK).unlink()
             lock.release()
             remove_empty(made)
+
+    def _make(self) -> list[Path]:
+        """Make the folder if it is absent, and return the folders that were made, innermost first."""
+        if os.path.islink(self.path) and not os.path.exists(self.path):
+            raise ConfigError(f"{self.path} is a link to a folder that does not exist; {_ANOTHER}")
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise ConfigError(f"{self.path} is a file; {_ANOTHER}")
+        made: list[Path] = []
+        try:
+            made = absent(self.path)
+            with contextlib.suppress(FileNotFoundError):  # a failing process may remove a folder above just now
+                self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a name that is too long, a file among the folders above, no permission
+            remove_empty(made)
+            raise ConfigError(f"{self.path} cannot be made ({error.strerror}); {_ANOTHER}") from error
+        return made
 
     def _trainings(self) -> list[Path]:
         """Return the folders of folds and seeds inside of this one, outer before inner."""
@@ -138,7 +163,7 @@ class RunFolder:
             return False
         found = [path for folder in (self.path, *inside) for path in folder.iterdir()]
         others = [path for path in found if path not in inside and path != self.path / LOCK]
-        return all(path.name in _WITHOUT_RESULT or (path.name[0] == "." and path.suffix == ".tmp") for path in others)
+        return all(path.name in _WITHOUT_RESULT or _is_stray(path.name) for path in others)
 
     def _remove_trainings(self) -> None:
         """Remove the trainings inside of a run without a step, except those that a logger wrote to."""
@@ -148,6 +173,11 @@ class RunFolder:
                 for path in files:
                     path.unlink()
                 folder.rmdir()
+
+
+def _is_stray(name: str) -> bool:
+    """Return whether a killed write has left this file: ours are .NAME.*.tmp, and safetensors has .tmpXXXXXX."""
+    return re.fullmatch(r"\..+\.tmp|\.tmp[A-Za-z0-9]{6}", name) is not None
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +28,20 @@ from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
-from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
+from cerebro_eeg.data.datasets.file_tree import files_of, find_sources, plain_name
 from cerebro_eeg.data.filtering.half import FilteredPiece
+from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.data.storing.ids import make_ids
+from cerebro_eeg.data.storing.mains import decide
+from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
 from cerebro_eeg.fast import packed
 from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
@@ -62,8 +69,8 @@ _TRAINING = re.compile(r"(seed|fold)-\d+")
 class Input:
     """A recording that the user asked for.
 
-    Its ``id`` is a keyed hash of its path below the given folder (as ``prepare folder`` makes it), or of the path of a
-    file as it was given. A file name may reveal who was recorded, so only this class and the private map hold names.
+    Its ``id`` is a keyed hash of its content, the same as in a store that ``prepare folder`` or ``prepare bids`` makes
+    of it. A file name may reveal who was recorded, so only this class and the private map hold names.
     """
 
     number: int
@@ -83,30 +90,51 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
         what = "the file or folder given does" if len(files) == 1 else f"all {len(files)} files and folders given do"
         raise InputError(f"{what} not exist; expected EEG files, or folders that hold some: check the path")
     ours = None if out is None else real(out)
-    named: dict[Path, tuple[Path, str, int]] = {}
+    named: dict[Path, tuple[Path, str, int, tuple[Path, ...]]] = {}
     for given in files:
         if given.is_dir() and given.suffix.casefold() != ".mff":
-            found = [(source.path, source.name, source.size) for source in find_sources(given)]
+            found = [(source.path, source.name, source.size, source.files) for source in find_sources(given)]
         else:
-            found = [(given, plain_name(Path(os.path.normpath(given))), _size(given))]
-        for path, name, size in found:
+            found = [(given, plain_name(Path(os.path.normpath(given))), _size(given), ())]
+        for path, name, size, parts in found:
             whole = real(path)
             if ours is None or not whole.is_relative_to(ours):
-                named.setdefault(whole, (path, name, size))
+                named.setdefault(whole, (path, name, size, parts))
+    alone = [path for path, _, _, parts in named.values() if not parts]
+    beside = dict(zip(alone, files_of(alone), strict=True))
     key = privacy.read_key(privacy.default_key_file() if key_file is None else key_file)
-    found_inputs = [
-        Input(number, path, name, privacy.make_id(key, "recording", name), size)
-        for number, (path, name, size) in enumerate(named.values(), 1)
+    ids = make_ids(key, [parts or beside[path] for path, _, _, parts in named.values()])
+    return [
+        # A file that cannot be read is refused when it is opened; until then its name stands for its content.
+        Input(number, path, name, privacy.make_id(key, "recording", name) if isinstance(id, OSError) else id, size)
+        for number, ((path, name, size, _), id) in enumerate(zip(named.values(), ids, strict=True), 1)
     ]
-    if len({one.id for one in found_inputs}) < len(found_inputs):
-        raise ConfigError("two folders hold recordings of one name, which would get one id; give the folder above them")
-    return found_inputs
 
 
 def write_map(map_file: Path | None, recordings: Sequence[Input]) -> None:
     """Add to the private map which path each id stands for; do nothing without a map."""
     if map_file is not None:
         privacy.add_to_map(map_file, {"recordings": {one.id: one.name for one in recordings}, "subjects": {}})
+
+
+def with_common_mains(handling: Handling, given: Sequence[Input], config: ModelConfig) -> tuple[Handling, str | None]:
+    """Let several recordings vote for one mains frequency; return the handling with it, and a line that says so.
+
+    A single recording is decided by itself, and so is each where they plainly differ.
+    """
+    if handling.mains is not None or len(given) < 2:
+        return handling, None
+    policy = ChannelPolicy(unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels)
+    items = {one.id: Item(one.name, partial(_open_with, one.path, handling.unit)) for one in given}
+    choice = decide(items, policy).sets[""]
+    if choice.mixed:
+        counts = ", ".join(f"{count:,} {line} Hz" for line, count in choice.votes.items() if line != "none")
+        return handling, f"mains: some show {counts}; each recording is decided by itself, --mains takes one for all"
+    return handling if choice.common is None else replace(handling, mains=choice.common), choice.text()
+
+
+def _open_with(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
+    return open_recording(path, policy, unit=unit)
 
 
 def find_checkpoint(model: Path | str) -> Path | str:
@@ -332,7 +360,9 @@ def compute(
         some = True
         with evaluating(model), torch.no_grad():
             output = read(model, _batch(windows, signal, model.encoder.positions.device))
-        yield windows, np.asarray(output.float().cpu().numpy(), np.float32)
+        results = np.asarray(output.float().cpu().numpy(), np.float32)
+        check_results(results, model)
+        yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
     if not some:
         raise RecordingError(

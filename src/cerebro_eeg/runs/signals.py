@@ -6,6 +6,7 @@ an average reference, too.
 """
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from cerebro_eeg.data.reading.formats import open_recording, reader_code
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.writer import ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
+from cerebro_eeg.model.inputs import say
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.windows import Electrodes
 
@@ -86,6 +88,9 @@ def open_signal(source: "Source", config: ModelConfig, electrodes: Electrodes, h
         if not kept:
             raise ChannelError(f"no window trained any of the {len(names)} channels; use --untrained nearest or as_is")
         scale = _scale(prepared) if config.normalization == "recording" or config.amplitude else None
+    for fault in opened.faults:
+        if fault.code == "bads":
+            say(logging.WARNING, fault.note)
     return Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
 
 

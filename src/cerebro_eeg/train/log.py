@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, import_trouble
 from cerebro_eeg.files import parse_json, write_text
 
 Logger = Literal["tensorboard", "wandb"]
@@ -76,7 +76,7 @@ def _tensorboard(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError("TensorBoard is not installed; pip install tensorboard, or leave the logger out") from error
+        raise ConfigError(f"{import_trouble(error, 'tensorboard')}, or leave the logger out") from error
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
 
@@ -84,7 +84,7 @@ def _wandb(folder: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ConfigError("Weights & Biases is not installed; pip install wandb, or leave the logger out") from error
+        raise ConfigError(f"{import_trouble(error, 'wandb')}, or leave the logger out") from error
     return wandb.init(
         project="cerebro-eeg", name=str(folder), dir=str(folder), resume="allow", id=_identity(folder / "wandb-id")
     )

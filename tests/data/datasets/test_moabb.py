@@ -17,6 +17,7 @@ from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_event_windows, find_windows
 from cerebro_eeg.data.datasets import moabb as recipe_module
 from cerebro_eeg.data.datasets.moabb import _load, _shut, moabb
+from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
@@ -171,6 +172,51 @@ def test_mistakes(tmp_path, options, expected):
 def test_without_moabb_or_a_folder(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="not a folder"):
         moabb(tmp_path / "gone", task="Tiny")
-    monkeypatch.setitem(sys.modules, "moabb.datasets", None)
-    with pytest.raises(ConfigError, match=r"pip install cerebro-eeg\[moabb\]"):
+    monkeypatch.delitem(sys.modules, "moabb.datasets")
+    monkeypatch.setitem(sys.modules, "moabb", None)
+    with pytest.raises(ConfigError, match=r"moabb is not installed; pip install 'cerebro-eeg\[moabb\]'"):
         recipe_module.moabb(tmp_path, task="Tiny")
+
+
+@pytest.mark.parametrize("when", ["making", "loading"])
+def test_an_import_that_fails_inside_moabb_is_named(tiny, tmp_path, monkeypatch, when):
+    """Some of MOABB's loaders import their reader when they are used."""
+
+    def reader(*_):
+        importlib.import_module("surely_not_there")
+
+    monkeypatch.setattr(tiny.Tiny, "__init__" if when == "making" else "_get_single_subject_data", reader)
+    with pytest.raises(ConfigError) as caught:
+        list(moabb(tmp_path, task="Tiny").find())
+    assert str(caught.value) == (
+        "the package moabb is installed, but an import inside it fails (ModuleNotFoundError: No module named "
+        "'surely_not_there'); mend that, or install it anew"
+    )
+
+
+def test_only_classes_are_datasets(tmp_path):
+    """The loader of a module has a method get_data, too."""
+    with pytest.raises(ConfigError, match="MOABB has no dataset '__loader__'"):
+        moabb(tmp_path, task="__loader__")
+
+
+def test_the_fake_dataset_of_moabb_itself(tmp_path):
+    """MOABB's own dataset for tests, without a stand-in: what is stored is what MOABB gives, trial by trial."""
+    pytest.importorskip("moabb.datasets.fake", reason="needs MOABB (extra: moabb), as `make soak` installs it")
+    data = tmp_path / "data"
+    data.mkdir()
+    done = prepare(moabb(data, task="FakeDataset", split="session", subject="1,2"), tmp_path / "store")
+    assert (done.recordings, done.skipped, done.montages) == (8, {}, {3: 8})  # 2 subjects, 2 sessions, 2 runs
+    store = Store(tmp_path / "store")
+    fake = importlib.import_module("moabb.datasets").FakeDataset()
+    with quietly():
+        raw = fake.get_data([1])[1]["0"]["0"]  # its signal is drawn anew each time, its trials are not
+    first = next(record for record in store.recordings if record.id.endswith("_1_0_0"))
+    assert first.channels == ("C3", "Cz", "C4")
+    assert [(i.start, i.label) for i in first.labels["FakeDataset"]] == [
+        (pytest.approx(float(a["onset"])), str(a["description"])) for a in raw.annotations
+    ]
+    assert {round(i.stop - i.start, 9) for i in first.labels["FakeDataset"]} == {3.0}
+    windows = {name: find_windows(store, seconds=3.0, task="FakeDataset", split=name) for name in ("train", "test")}
+    assert [np.bincount(found.label).tolist() for found in windows.values()] == [[80, 80, 80]] * 2
+    assert assert_disjoint(windows) == "recording"

@@ -429,21 +429,82 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".csv_bi", ".csv"])
+TASK_OF = {".csv_bi": "seizure", ".csv": "seizure_type"}
+
+
+@pytest.mark.parametrize("suffix", TASK_OF)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_annotation_refuses_its_recording(copy, damage, suffix):
-    folder = copy("tusz")
-    DAMAGES[damage](recording(folder, "aaaaaaac_s001_t001").with_suffix(suffix))
+def test_a_damaged_annotation_takes_away_its_own_task_alone(copy, damage, suffix):
+    folder, id = copy("tusz"), "aaaaaaac_s001_t001"
+    sound = labels_of(tusz(folder))
+    DAMAGES[damage](recording(folder, id).with_suffix(suffix))
     recipe = tusz(folder)
     items = {item.name: item for item in recipe.find()}
-    assert len(items) == 4
+    expected = {name: dict(tasks) for name, tasks in sound.items()}
+    del expected[id][TASK_OF[suffix]]
+    assert {name: dict(item.labels) for name, item in items.items()} == expected
+    (fault,) = items[id].open(recipe.policy).faults
+    assert fault.code == f"no_{TASK_OF[suffix]}_labels"
+    assert "\n" not in fault.note
+    assert CANARY not in fault.note
+    assert str(folder) not in fault.note
+    assert [name for name, item in items.items() if item.open(recipe.policy).faults] == [id]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut in a row"])
+def test_a_recording_without_any_sound_annotation_is_refused(copy, damage):
+    folder = copy("tusz")
+    for suffix in TASK_OF:
+        DAMAGES[damage](recording(folder, "aaaaaaac_s001_t001").with_suffix(suffix))
+    recipe = tusz(folder)
+    items = {item.name: item for item in recipe.find()}
     with pytest.raises(RecordingError) as caught:
         items["aaaaaaac_s001_t001"].open(recipe.policy)
     assert caught.value.code == "annotation"
-    assert "\n" not in str(caught.value)
-    assert CANARY not in str(caught.value)
-    assert str(folder) not in str(caught.value)
     assert [name for name, item in items.items() if not item.labels] == ["aaaaaaac_s001_t001"]
+
+
+def test_the_official_test_set_does_not_depend_on_the_annotations_of_another_task(copy, stores, tmp_path):
+    folder = copy("tusz")
+    recording(folder, "aaaaaqvx_s003_t000").with_suffix(".csv").unlink()
+    done = prepare(tusz(folder), tmp_path / "store")
+    assert (done.recordings, done.skipped, done.faults) == (4, {}, {"no_seizure_type_labels": 1})
+    tops = (stores / "tusz", tmp_path / "store")
+    both = [find_windows(Store(top), seconds=5, task="seizure", split="test") for top in tops]
+    assert both[0].ids(range(2)) == both[1].ids(range(2)) == [("aaaaaqvx_s003_t000", 0), ("aaaaaqvx_s003_t000", 1280)]
+    assert both[0].label.tolist() == both[1].label.tolist() == [1, 0]
+    again = prepare(tusz(folder), tmp_path / "store")  # nothing changed, nothing to do
+    assert again.done_before == 4
+
+
+def test_a_disk_that_fails_is_no_missing_annotation(copy, tmp_path, monkeypatch):
+    """Stored without labels, the recording would lack them for ever; skipped as unreadable it is tried again."""
+    folder, read = copy("tusz"), Path.read_text
+
+    def fail(path, *args, **kwargs):
+        if path.name == "aaaaaqvx_s003_t000.csv":
+            raise OSError(5, "Input/output error")
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    done = prepare(tusz(folder), tmp_path / "store")
+    assert (done.recordings, done.skipped) == (3, {"aaaaaqvx_s003_t000": "unreadable"})
+    monkeypatch.undo()
+    done = prepare(tusz(folder), tmp_path / "store")
+    assert (done.recordings, done.skipped, done.faults) == (4, {}, {})
+
+
+def test_tusl_with_csv_alone(copy, trees):
+    """Public readers of v2.0.1 find the same events by channel in a .csv; both kinds give the same labels."""
+    folder = copy("tusl")
+    for path in sorted(folder.rglob("*.tse_agg")):
+        rows = [line.split() for line in path.read_text().splitlines()[2:]]
+        write_csv(
+            path.with_suffix(".csv"),
+            [(pair, float(row[0]), float(row[1]), row[2]) for row in rows for pair in ("FP1-F7", "F7-T3")],
+        )
+        path.unlink()
+    assert labels_of(tusl(folder)) == labels_of(tusl(trees / "tusl"))
 
 
 @pytest.mark.parametrize(
@@ -493,10 +554,15 @@ def test_a_file_in_the_folder_of_another_subject(copy, tmp_path):
     [
         ("tuab", "tusz", "1 of 4 recordings do not lie in one of the folders train, eval; give the folder"),
         ("tuab", "tuab/edf/train", "3 of 3 recordings do not lie in one of the folders train, eval; give the folder"),
-        ("tusz", "tuab", "none of 5 recordings has an annotation (.csv_bi or .tse_bi) beside it; give the folder"),
+        (
+            "tusz",
+            "tuab",
+            "none of 5 recordings has an annotation (.csv_bi or .tse_bi or .csv or .tse) beside it; give the folder",
+        ),
         ("tusz", "tueg", "6 of 6 recordings do not lie in one of the folders train, dev, eval, dev_test"),
         ("tuep", "tusl", "3 of 3 recordings do not lie in one of the folders 00_epilepsy, 01_no_epilepsy"),
-        ("tusl", "tusz", "none of 4 recordings has an annotation (.tse_agg) beside it; give the folder"),
+        ("tusl", "tusz", "recordings lie in a folder dev, which TUSL does not have; give the folder that holds TUSL"),
+        ("tusl", "tueg", "none of 6 recordings has an annotation (.tse_agg or .csv) beside it; give the folder"),
         ("tusl", "tuep/DOCS", "the folder, or one inside it, cannot be read (FileNotFoundError); give the folder"),
     ],
 )

@@ -158,7 +158,15 @@ RIGHT = {
     "cut in mid-record": Right(bytes(File(two()))[:-1], segments=[(0, 8, 0)], faults=["truncated"]),
     "cut between records": Right(bytes(File(two()))[:-16], segments=[(0, 8, 0)], faults=["truncated"]),
     "record count too large": Right(File(two(), stated_records=7), faults=["truncated"]),
-    "record count too small": Right(File(two(), stated_records=2), segments=[(0, 8, 0)], faults=["trailing"]),
+    "record count too small, time stamps prove the records": Right(
+        plus(["+0", "+1", "+2"], stated_records=2), segments=[(0, 8, 0)], faults=["trailing"]
+    ),
+    "record count too small, the size fits no other record": Right(
+        File(two(20), records=5, stated_records=3), segments=[(0, 12, 0)], faults=["trailing"]
+    ),
+    "a channel with no samples, and the size fits": Right(
+        File([*two(), Wave("Cz", (), 0)]), faults=["no_samples"]
+    ),
     "trailing bytes": Right(bytes(File(two())) + b"\0" * 5, faults=["trailing"]),
     "trailing line feed": Right(bytes(File(two())) + b"\r\n", faults=["trailing"]),
     "line feeds without carriage returns, cut": Right(
@@ -332,6 +340,15 @@ REFUSED = {
     "samples no number": Refused(File(two(stated_samples="x")), "header"),
     "samples negative": Refused(File(two(stated_samples=-4)), "header"),
     "samples a fraction": Refused(File(two(stated_samples="4.5")), "header"),
+    "samples 0 of a channel that has some": Refused(File([*two(), Wave("Cz", ramp(12), stated_samples=0)]), "header"),
+    "samples 0, record count -1": Refused(
+        File([*two(36), Wave("Cz", ramp(36), stated_samples=0)], records=9, stated_records=-1), "header"
+    ),
+    "samples 0 and cut": Refused(bytes(File([*two(), Wave("Cz", ramp(12), stated_samples=0)]))[:-3], "header"),
+    "record count too small, or a record too short": Refused(File(two(), stated_records=2), "header"),
+    "different samples, record count -1, cut": Refused(
+        bytes(File([*two(), Wave("ECG", ramp(6), 2)], stated_records=-1))[:-1], "header"
+    ),
     "samples absurd": Refused(File(two(stated_samples="99999999")), "empty"),
     "header bytes wrong, nothing proves it": Refused(
         File(two(), header_bytes=512, stated_records=-1), "header_bytes"

@@ -166,6 +166,39 @@ def test_gdf_that_cannot_be_true_is_refused(tmp_path):
     refused("header", tmp_path / "d.gdf")
 
 
+@pytest.mark.parametrize("unit", [4275, "uV"])
+def test_gdf_whose_numbers_would_shift_samples_is_refused(tmp_path, unit):
+    """The samples of a channel that is not EEG are wrong in the header; the EEG lies behind it."""
+    x, labels = counts(896), ["ECG", "C3", "O2"]
+    path = eeg_files.gdf(tmp_path / "a.gdf", x, labels, unit=unit, events=[(10, 769)])
+    data = path.read_bytes()
+    np.testing.assert_allclose(everything(open_recording(path)), x[:, 1:] * 0.05, atol=1e-5)
+    place = 256 + 216 * 3
+    for stated in (0, 1, 64, 127, 129, 256):
+        path.write_bytes(data[:place] + stated.to_bytes(4, "little") + data[place + 4 :])
+        with pytest.raises(RecordingError):
+            open_recording(path)
+    for records in (1, 3, 6, 8):
+        path.write_bytes(data[:236] + records.to_bytes(8, "little") + data[244:])
+        with pytest.raises(RecordingError):
+            open_recording(path)
+
+
+def test_brainvision_whose_number_of_channels_would_shift_samples_is_refused(tmp_path):
+    x = counts(1000)
+    path = eeg_files.brainvision(tmp_path / "a.vhdr", x, LABELS)
+    text = path.read_text()
+    for stated in (1, 2, 4, 6):
+        path.write_text(text.replace("NumberOfChannels=3", f"NumberOfChannels={stated}"))
+        assert f"says {stated} channels and describes 3" in refused("header", path)
+    path.write_text(text)
+    data = path.with_suffix(".eeg")
+    data.write_bytes(data.read_bytes()[:-3])
+    recording = open_recording(path)
+    assert codes(recording) == ["truncated"]
+    np.testing.assert_allclose(everything(recording), x[:999] * 0.1, atol=1e-5)
+
+
 def test_brainvision_pauses_cut(tmp_path):
     x = counts(1000)
     markers = [("New Segment", "", 0), ("Stimulus", "S  1", 100), ("New Segment", "", 400)]
@@ -222,7 +255,7 @@ def test_eeglab_with_samples_missing(tmp_path):
     data.write_bytes(data.read_bytes()[:1000])
     refused("mne", path)
     data.unlink()
-    refused("mne", path)
+    assert "No such file or directory" in refused("unreadable", path)
 
 
 def mutants(data, count, seed=0):
@@ -418,12 +451,41 @@ def test_what_the_type_says_is_not_eeg_is_left_out():
         open_recording(raw_of(counts() * 0.1, kinds="misc"))
 
 
-def test_bad_channels_are_said():
-    raw = raw_of(counts() * 0.1)
-    raw.info["bads"] = ["C3"]
+def test_bad_channels_are_left_out_and_said(tmp_path):
+    x = counts(512) * 0.1
+    raw, epochs = raw_of(x), epochs_of(x)
+    for source in (raw, epochs):
+        source.info["bads"] = ["C3"]
+    raw.save(tmp_path / "a_raw.fif", verbose="error")
+    epochs.save(tmp_path / "a-epo.fif", verbose="error")
+    for source in (raw, epochs, tmp_path / "a_raw.fif", tmp_path / "a-epo.fif"):
+        recording = open_recording(source)
+        assert recording.match.names == ["Fp1", "O2"]
+        np.testing.assert_allclose(everything(recording), x[:, [0, 2]], rtol=1e-5, atol=1e-4)
+        assert codes(recording) == ["bads"]
+        assert recording.faults[0].note == "1 channel is marked as bad and was left out: 'C3'"
+        assert "1 marked as bad (C3)" in recording.match.summary()
+        assert recording.match.rows[1].outcome == "bad"
+    with pytest.raises(ChannelError, match="pick asks for 'c3', which is marked as bad"):
+        open_recording(raw, ChannelPolicy(pick=["c3", "O2"]))
+    assert open_recording(raw, ChannelPolicy(keep=["C3", "O2"])).match.names == ["O2"]
+    with pytest.raises(ChannelError, match="all 1 channels to keep are marked as bad"):
+        open_recording(raw, ChannelPolicy(keep=["C3"]))
+    raw.info["bads"] = LABELS
+    with pytest.raises(ChannelError, match="all 3 EEG channels are marked as bad"):
+        open_recording(raw)
+
+
+def test_a_bad_channel_is_not_asked_for_its_name_unit_or_twin():
+    raw = raw_of(counts(channels=4) * 0.1, labels=["T3", "T7", "loose", "ECG"])
+    raw.info["bads"] = ["T3", "loose", "ECG"]
     recording = open_recording(raw)
-    assert recording.match.names == LABELS
-    assert codes(recording) == ["bads"]
+    assert recording.match.names == ["T7"]
+    assert [row.outcome for row in recording.match.rows] == ["bad", "matched", "bad", "not_eeg"]
+    assert "2 channels are marked as bad and were left out: 'T3', 'loose'" in recording.faults[0].note
+    named = ChannelPolicy(names={"loose": "Cz"}, bads=["loose"])
+    raw.info["bads"] = ["T3"]
+    assert open_recording(raw, named).match.names == ["T7"]
 
 
 @pytest.mark.parametrize(
@@ -604,7 +666,7 @@ def test_a_table_in_another_encoding_is_refused(tmp_path):
     path.write_bytes(path.read_text().encode("utf-16"))
     refused("text", path)
     path.write_bytes(gzip.compress(b"x" * 1000)[:-9])
-    refused("unreadable", path)
+    refused("damaged", path)
 
 
 def test_the_unit_of_a_table_can_be_said(tmp_path):

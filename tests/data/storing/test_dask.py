@@ -201,4 +201,4 @@ def test_without_dask(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     recipe = mean(tmp_path / "files", ["a"])
     text = message(lambda: prepare(recipe, tmp_path / "store", dask="tcp://127.0.0.1:8786"), ConfigError)
-    assert text == "--dask needs Dask; pip install 'cerebro-eeg[dask]'"
+    assert text == "--dask: the package distributed is not installed; pip install 'cerebro-eeg[dask]'"

@@ -108,6 +108,7 @@ def test_a_messy_folder_is_accounted_for_to_the_last_file(home, capsys):
     assert {line.split(",")[0] for line in skipped[1:]} <= set(names)
 
 
+@pytest.mark.filterwarnings("ignore:2 recordings have the content")
 def test_copies_and_links_are_counted(home, capsys):
     edf(home / "eeg" / "a.edf", seed=1)
     edf(home / "eeg" / "b.edf", seed=2)

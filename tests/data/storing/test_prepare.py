@@ -682,7 +682,7 @@ def test_sources_that_changed_or_went_are_noticed_and_new_ones_are_added(tmp_pat
     path.write_bytes(whole)
     lines = [line for line in (pack / "index.csv").read_text().splitlines() if "more_1" not in line]
     write_lines(pack / "index.csv", lines)
-    with pytest.raises(ConfigError, match=r"the source is not found any more \(1: more_1\)"):
+    with pytest.raises(ConfigError, match=r"the source is not there any more, or holds something else \(1: more_1\)"):
         prepare(openeeg(pack), tmp_path / "store")
 
 

@@ -25,6 +25,7 @@ from folder_files import edf, write
 from openeeg_files import write_pack
 
 REPLACED = "another source in the place of the one that was stored"
+GONE = "the source is not there any more, or holds something else"
 
 
 def flip(path: Path, place: int = -3) -> None:
@@ -81,7 +82,7 @@ def test_a_source_replaced_by_one_of_equal_size_is_named(tmp_path):
     recipe = folder(tree(tmp_path / "eeg"), subject="parent")
     run(recipe, tmp_path)
     flip(tmp_path / "eeg" / "s1" / "a.edf")
-    assert f"{REPLACED} (1: {ids_of(tmp_path)['s1/a.edf']}); give it" in refusal(recipe, tmp_path)
+    assert f"{GONE} (1: {ids_of(tmp_path)['s1/a.edf']}); give it" in refusal(recipe, tmp_path)
     assert "s1" not in refusal(recipe, tmp_path)
 
 
@@ -102,7 +103,7 @@ def test_files_beside_the_one_that_is_opened_count(tmp_path):
     recipe = folder(tmp_path / "eeg")
     assert run(recipe, tmp_path).recordings == 1
     flip(tmp_path / "eeg" / "a.eeg")
-    assert REPLACED in refusal(recipe, tmp_path)
+    assert GONE in refusal(recipe, tmp_path)
 
 
 def test_what_sidecars_say_of_the_samples_counts(tmp_path):
@@ -127,9 +128,12 @@ def test_a_source_that_is_gone_is_said_to_be(tmp_path):
 
 def test_a_part_answers_for_its_own_recordings(tmp_path):
     """Otherwise each job of an array would read what all of them have stored."""
-    recipe = folder(tree(tmp_path / "eeg"))
+    for number in range(3):
+        edf(tmp_path / "eeg" / f"s{number}" / "a.edf", seconds=1200, seed=number)  # large: ids are made from some bytes
+    recipe = folder(tmp_path / "eeg")
     run(recipe, tmp_path)
-    flip(tmp_path / "eeg" / "s1" / "a.edf")
+    path = tmp_path / "eeg" / "s1" / "a.edf"
+    flip(path, 100_000)
     number = 1 if _belongs(ids_of(tmp_path)["s1/a.edf"], (1, 2)) else 2
     assert run(recipe, tmp_path, part=(3 - number, 2)).recordings == 3
     assert REPLACED in refusal(recipe, tmp_path, part=(number, 2))
@@ -187,6 +191,27 @@ def test_stores_of_format_1_go_on_as_they_are(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "store" / "store.json").read_text())["format"] == 1
 
 
+def test_a_folder_that_was_renamed_or_given_by_a_part_of_it_has_the_same_ids(tmp_path):
+    first = run(folder(tree(tmp_path / "eeg")), tmp_path)
+    (tmp_path / "eeg" / "s1" / "a.edf").rename(tmp_path / "eeg" / "s1" / "renamed.edf")
+    (tmp_path / "eeg").rename(tmp_path / "moved")
+    again = run(folder(tmp_path / "moved"), tmp_path)
+    assert (again.done_before, again.hash) == (3, first.hash)
+    prepare(folder(tmp_path / "moved" / "s1"), tmp_path / "part", key_file=tmp_path / "key")
+    assert Store(tmp_path / "part").recordings[0].id in {record.id for record in Store(tmp_path / "store").recordings}
+
+
+def test_a_bad_file_that_was_mended_is_prepared(tmp_path):
+    """It has another id then, and the old one must not stay in the list of what was skipped."""
+    path = edf(tree(tmp_path / "eeg") / "s3" / "a.edf", seed=3)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:1000])
+    assert len(run(folder(tmp_path / "eeg"), tmp_path).skipped) == 1
+    path.write_bytes(sound)
+    done = run(folder(tmp_path / "eeg"), tmp_path)
+    assert (done.recordings, done.skipped) == (4, {})
+
+
 # What is stored
 
 
@@ -209,7 +234,8 @@ def test_fingerprints_say_nothing_without_the_key(tmp_path):
     """Neither a known file nor a known time can be looked up in a store, and equal files are not equal in it."""
     top = tree(tmp_path / "eeg")
     shutil.copy2(top / "s1" / "a.edf", top / "s1" / "b.edf")
-    run(folder(top), tmp_path)
+    with pytest.warns(UserWarning, match="1 recording has the content of another"):
+        run(folder(top), tmp_path)
     store = Store(tmp_path / "store")
     prints = [half for r in store.recordings for half in fingerprint.halves(store.fingerprint(r.id))]
     assert len(set(prints)) == 8

@@ -22,7 +22,7 @@ from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
 from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.store_info import create_store, read_info
+from cerebro_eeg.data.storing.store_info import create_store, read_info, to_text
 from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, RecordingError
 
@@ -255,28 +255,33 @@ def test_two_contents_of_one_id_are_refused(tmp_path):
 
 def test_a_crash_at_every_byte_leaves_a_prefix_and_the_next_writer_goes_on(tmp_path):
     whole = filled(tmp_path / "whole")
-    payload, lines = ((whole / f"w0-0000{end}").read_bytes() for end in (".bin", ".jsonl"))
+    payload, sums, lines = ((whole / f"w0-0000{end}").read_bytes() for end in (".bin", ".sums", ".jsonl"))
+    assert len(sums) == 12
     line_ends = [0, *(i + 1 for i, byte in enumerate(lines) if byte == 10)]
-    states = []  # what a crash can leave: samples up to a byte, or all samples of a recording and its line up to a byte
+    states = []  # what a crash can leave: samples, sums or the line of a recording up to a byte, and what comes before
     for done in range(3):
-        states += [(size, line_ends[done], done) for size in range(240 * done, 240 * done + 240)]
+        states += [(size, 4 * done, line_ends[done], done) for size in range(240 * done, 240 * done + 240)]
+        states += [(240 * done + 240, size, line_ends[done], done) for size in range(4 * done, 4 * done + 4)]
         states += [
-            (240 * done + 240, size, done + (size == line_ends[done + 1]))
+            (240 * done + 240, 4 * done + 4, size, done + (size == line_ends[done + 1]))
             for size in range(line_ends[done], line_ends[done + 1] + 1)
         ]
     expected = Store(whole).hash()
     folder = make(tmp_path / "crashed")
     resumed = 0
-    for state, (size, line_size, done) in enumerate(states):
-        for name, content in (("w0-0000.bin", payload[:size]), ("w0-0000.jsonl", lines[:line_size])):
-            (folder / name).unlink(missing_ok=True)  # some file systems flush a file that is emptied and filled again
-            (folder / name).write_bytes(content)
+    for state, (size, sum_size, line_size, done) in enumerate(states):
+        contents = {".bin": payload[:size], ".sums": sums[:sum_size], ".jsonl": lines[:line_size]}
+        for end, content in contents.items():
+            path = folder / f"w0-0000{end}"
+            path.unlink(missing_ok=True)  # some file systems flush a file that is emptied and filled again
+            path.write_bytes(content)
         store = Store(folder)
         assert [record.id for record in store.recordings] == ["r0", "r1", "r2"][:done]
         if state % 11 == 0 or (size % 240 == 0 and line_size in line_ends):
             with ShardWriter(folder, "w0") as writer:
                 assert sorted(writer.ids) == ["r0", "r1", "r2"][:done]
                 assert (folder / "w0-0000.bin").stat().st_size == 240 * done
+                assert (folder / "w0-0000.sums").stat().st_size == 4 * done
                 assert (folder / "w0-0000.jsonl").stat().st_size == line_ends[done]
                 for number in range(done, 3):
                     add(writer, f"r{number}")
@@ -284,6 +289,7 @@ def test_a_crash_at_every_byte_leaves_a_prefix_and_the_next_writer_goes_on(tmp_p
             store.verify(full=True)
             assert store.hash() == expected
             assert (folder / "w0-0000.bin").read_bytes() == payload
+            assert (folder / "w0-0000.sums").read_bytes() == sums
             resumed += 1
     assert len(states) > 2000
     assert resumed > 150
@@ -310,7 +316,7 @@ def test_a_damaged_line_is_an_error_that_names_it(tmp_path):
     starts = [0, *(i + 1 for i, byte in enumerate(good) if byte == 10)]
     for number in (1, 2, 3):
         start, stop = starts[number - 1], starts[number]
-        for place in range(start, stop - (number == 3), 1 if number == 2 else 5):
+        for place in (*range(start, stop, 1 if number == 2 else 5), stop - 1):  # also its line feed
             bad = bytearray(good)
             bad[place] ^= 1 << random.Random(place).randrange(7)
             path.write_bytes(bad)
@@ -468,14 +474,15 @@ def test_rolling_keeps_no_old_files_open(tmp_path):
 def test_samples_are_on_the_disk_before_their_line_is_begun(tmp_path, monkeypatch):
     calls = []
     with ShardWriter(make(tmp_path), "w") as writer:
-        names = {writer._payload: "samples", writer._lines: "line"}
+        names = {writer._payload: "samples", writer._sums: "sums", writer._lines: "line"}
         pwrite = os.pwrite
         monkeypatch.setattr(
             os, "pwrite", lambda f, data, at: (calls.append(f"write {names[f]}"), pwrite(f, data, at))[1]
         )
         monkeypatch.setattr(os, "fsync", lambda f: calls.append(f"flush {names[f]}"))
         add(writer, "r0", blocks=2)
-    assert calls == ["write samples", "write samples", "flush samples", "write line", "flush line"]
+    samples = ["write samples", "write samples", "flush samples"]
+    assert calls == [*samples, "write sums", "flush sums", "write line", "flush line"]
 
 
 def test_two_writers_of_one_name_are_refused(tmp_path):
@@ -560,7 +567,7 @@ def test_a_full_disk_is_one_line_and_what_is_committed_stays(tmp_path, limit):
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_disk_that_fails_ends_the_writer(tmp_path, monkeypatch, call, at):
     filled(tmp_path)
     before = Store(tmp_path).hash()
@@ -655,7 +662,8 @@ def test_without_hard_links(tmp_path, monkeypatch):
         ("\0\xff", "damaged"),
         ('{"format": 1}', "damaged"),
         ('{"format": 2}', "damaged"),
-        ('{"format": 3, "new": 1}', "format 3, this version reads 1 and 2"),
+        ('{"format": 3}', "damaged"),
+        ('{"format": 4, "new": 1}', "format 4, this version reads 1, 2, 3"),
     ],
 )
 def test_what_is_not_a_store_is_refused(tmp_path, text, part):
@@ -906,12 +914,14 @@ def test_going_on_with_another_scipy_is_said(tmp_path):
     """Its transforms round differently, so the hash would be that of no version."""
     create_store(tmp_path, "x", {})
     path = tmp_path / "store.json"
-    here = json.loads(path.read_text())["transforms"]
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    here = fields["transforms"]
     assert here.startswith("SciPy ")
-    path.write_text(path.read_text().replace(here, "SciPy 1.0"))
+    path.write_text(to_text({**fields, "transforms": "SciPy 1.0"}))
     with pytest.warns(UserWarning, match=f"begun with SciPy 1.0 and goes on with {here}"):
         create_store(tmp_path, "x", {})
-    path.write_text(path.read_text().replace('"SciPy 1.0"', "null"))  # a store from before this was kept
+    path.write_text(to_text({**fields, "transforms": None}))  # a store from before this was kept
     create_store(tmp_path, "x", {})
 
 

@@ -25,7 +25,15 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 
 CHANNELS = ("Fp1", "Fp2", "Cz", "O1-O2")
 SHARD = 60_000  # bytes: a few recordings, so that shards follow one another, too
-POINTS = ("block", "after-payload", "after-payload-sync", "after-line", "after-line-sync")
+POINTS = (
+    "block",
+    "after-payload",
+    "after-payload-sync",
+    "after-sums",
+    "after-sums-sync",
+    "after-line",
+    "after-line-sync",
+)
 KILLS = 40
 
 
@@ -129,12 +137,13 @@ def kill_at_points(folder):
     wanted = ids(24)
     stored = [id for id in wanted if not is_skipped(id)]
     exits, grown = [], []
-    for id, point in zip(stored, POINTS * 3, strict=False):
+    for id, point in zip(stored, POINTS * 2, strict=False):
         exits.append(end(start(folder, "a", wanted, fault=f"{point}:{id}")))
         grown.append(len(missing(folder, wanted)[1]))
     last = stored[len(exits) + 1]
     exits.append(end(start(folder, "a", wanted, fault=f"block:{last}")))
-    exits.append(end(start(folder, "a", wanted, fault="between-cuts:a")))  # killed while it mends
+    for point in ("between-cuts", "after-sums-cut"):  # killed while it mends
+        exits.append(end(start(folder, "a", wanted, fault=f"{point}:a")))
     exits.append(end(start(folder, "a", wanted)))
     return {"exits": exits, "grown": grown}
 
@@ -244,9 +253,9 @@ def test_killed_at_random_moments(tmp_path, expected, seed):
 
 def test_killed_at_every_point(tmp_path, expected):
     found = run("kill_at_points", tmp_path)
-    assert found["exits"] == [9] * 17 + [0]
+    assert found["exits"] == [9] * 17 + [0]  # 14 at points, three more
     # The recordings before it count, and itself when its line is whole.
-    assert found["grown"] == [number + POINTS[number % 5].startswith("after-line") for number in range(15)]
+    assert found["grown"] == [number + POINTS[number % 7].startswith("after-line") for number in range(14)]
     check(tmp_path, 24, expected)
 
 

@@ -221,13 +221,22 @@ class Loader:
     def _fill_elsewhere(self, readers: ReaderPool, flat: NDArray[np.float16], jobs: NDArray[np.int64]) -> bool:
         """Let a reader process read the same windows, if it can."""
         pieces = np.empty((len(jobs), 3), np.int64)
+        blocks, checks = [], []
         for number in np.unique(jobs[:, 0]).tolist():
             mine = np.flatnonzero(jobs[:, 0] == number)
-            pieces[mine] = self._stores[number].pieces(jobs[mine, 1], jobs[mine, 2], self._samples)
+            store, place = self._stores[number], (jobs[mine, 1], jobs[mine, 2], self._samples)
+            pieces[mine] = store.pieces(*place)
             pieces[mine, 0] += self._first_file[number]
+            found, sums = store.unchecked(*place)
+            sums[:, 0] += self._first_file[number]
+            blocks.append((store, found))
+            checks.append(sums.tobytes())
         end = int(jobs[-1, 4])
         into = flat[end - self._samples * int(jobs[:, 3].sum()) : end].view(np.uint8).data
-        return into.nbytes == pieces[:, 2].sum() and readers.read(pieces.tobytes(), into)
+        done = into.nbytes == pieces[:, 2].sum() and readers.read(pieces.tobytes(), b"".join(checks), into)
+        for store, found in blocks if done else ():
+            store.mark_checked(found)
+        return done
 
 
 @dataclass(frozen=True)

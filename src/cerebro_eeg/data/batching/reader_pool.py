@@ -7,9 +7,10 @@ lock of its own: a thread here sends it a table of what to read and waits for th
 ``ReaderPool`` starts this very file as a script. So its imports at the top are few and of the standard library only: a
 reader starts at once and stays small.
 
-The protocol: first the reader receives the names of the files. A question is a number of pieces and, per piece, three
-whole numbers: file, offset and size in bytes. The answer is the sum of the sizes and then the bytes, or -1 after an
-error. The thread then reads for itself and raises the error. A reader ends when its socket is closed.
+The protocol: first the reader receives the names of the files. A question is two counts, of pieces and of checks; then
+per piece three whole numbers: file, offset and size in bytes; and per check four: file, offset, size and the CRC-32 of
+these bytes. The answer is the sum of the sizes of the pieces and then their bytes, or -1 after an error or a wrong
+CRC-32. The thread then reads for itself and raises the error. A reader ends when its socket is closed.
 """
 
 import os
@@ -17,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import zlib
 from collections import deque
 
 TYPE_CHECKING = False  # as in `typing`, which would have to be imported
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 OPEN = 128
 """Files that a reader holds open."""
 NUMBER = struct.Struct("=q")
+COUNTS = struct.Struct("=qq")
 PIECE = struct.Struct("=qqq")
+CHECK = struct.Struct("=qqqq")
 FAILED = NUMBER.pack(-1)
 
 
@@ -45,17 +49,18 @@ class ReaderPool:
         except OSError as error:
             _warn(f"no process for reading can be started ({error.strerror or error}); threads read instead")
 
-    def read(self, pieces: bytes, into: memoryview) -> bool:
+    def read(self, pieces: bytes, checks: bytes, into: memoryview) -> bool:
         """Read pieces one behind the other; False where no reader could, and the caller must read them itself.
 
-        ``pieces`` holds file, offset and size in bytes of each piece as 64-bit integers.
+        ``pieces`` holds file, offset and size in bytes of each piece as 64-bit integers. ``checks`` holds the same and
+        the CRC-32 of other stretches, which must be right.
         """
         try:
             reader = self._free.popleft()
         except IndexError:
             return False
         try:
-            done = reader.read(pieces, into)
+            done = reader.read(pieces, checks, into)
         except OSError:  # it was killed, for example because memory ran out
             _warn("a process that read windows has ended; threads read instead")
             return False
@@ -93,8 +98,9 @@ class _ReaderProcess:
             self.close()
             raise
 
-    def read(self, pieces: bytes, into: memoryview) -> bool:
-        self._socket.sendall(NUMBER.pack(len(pieces) // PIECE.size) + pieces)
+    def read(self, pieces: bytes, checks: bytes, into: memoryview) -> bool:
+        counts = COUNTS.pack(len(pieces) // PIECE.size, len(checks) // CHECK.size)
+        self._socket.sendall(counts + pieces + checks)
         head = bytearray(NUMBER.size)
         self._receive(memoryview(head))
         if bytes(head) == FAILED:
@@ -130,12 +136,14 @@ def serve(channel: socket.socket) -> None:
     opened: dict[int, int] = {}
     memory = bytearray()
     while True:
-        (count,) = NUMBER.unpack(receive(channel, NUMBER.size))
+        count, check_count = COUNTS.unpack(receive(channel, COUNTS.size))
         pieces = list(PIECE.iter_unpack(receive(channel, count * PIECE.size)))
+        checks = list(CHECK.iter_unpack(receive(channel, check_count * CHECK.size)))
         total = sum(size for _, _, size in pieces)
         if len(memory) < total:
             memory = bytearray(total)
         try:
+            check(paths, opened, checks)
             read(paths, opened, pieces, memoryview(memory)[:total])
         except OSError:
             channel.sendall(FAILED)
@@ -148,16 +156,28 @@ def read(paths: list[bytes], opened: dict[int, int], pieces: list[tuple[int, ...
     """Read pieces one behind the other; a file that ends too early raises an ``OSError``, too."""
     place = 0
     for file, offset, size in pieces:
-        if file not in opened:
-            while len(opened) >= OPEN:
-                os.close(opened.pop(next(iter(opened))))
-            opened[file] = os.open(paths[file], os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = opened.get(file) or descriptor_of(paths, opened, file)
         end = place + size
         while place < end:
-            count = os.preadv(opened[file], [into[place:end]], offset)
+            count = os.preadv(descriptor, [into[place:end]], offset)
             if not count:
                 raise OSError("the file has become shorter")
             place, offset = place + count, offset + count
+
+
+def check(paths: list[bytes], opened: dict[int, int], checks: list[tuple[int, ...]]) -> None:
+    """Raise an ``OSError`` where bytes of a file do not have their CRC-32."""
+    for file, offset, size, sum in checks:
+        if zlib.crc32(os.pread(opened.get(file) or descriptor_of(paths, opened, file), size, offset)) != sum:
+            raise OSError("the file is damaged")
+
+
+def descriptor_of(paths: list[bytes], opened: dict[int, int], file: int) -> int:
+    """Open a file, and close the one that was opened first if there are too many."""
+    while len(opened) >= OPEN:
+        os.close(opened.pop(next(iter(opened))))
+    opened[file] = os.open(paths[file], os.O_RDONLY | os.O_CLOEXEC)
+    return opened[file]
 
 
 def receive(channel: socket.socket, size: int) -> bytearray:

@@ -5,8 +5,8 @@
 
 The recording's own file decides about its samples. Sidecars are believed where the file is silent: a missing unit, the
 type of a channel, events. Where they contradict the file, the file is believed and a fault noted: ``units_differ``,
-``rate_differs``, ``channels_differ``. Channels with the status bad are kept, with the fault ``bads``. A recording whose
-sidecars cannot be read is skipped as ``sidecar``.
+``rate_differs``, ``channels_differ``. Channels with the status bad are left out, with the fault ``bads``. A recording
+whose sidecars cannot be read is skipped as ``sidecar``.
 """
 
 import functools
@@ -30,7 +30,7 @@ from cerebro_eeg.data.datasets.folder_table import (
 from cerebro_eeg.data.reading.edf_header import read_header, text
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.formats import open_recording
-from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, bad_faults
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
@@ -115,7 +115,7 @@ def open_bids(path: Path, beside: Sidecars, policy: ChannelPolicy) -> Recording:
     if beside.broken:
         raise RecordingError("sidecar", beside.broken)
     not_eeg = {name: "MISC" for name, kind in beside.kinds.items() if kind != _EEG}
-    policy = replace(policy, names={**(policy.names or {}), **not_eeg})
+    policy = replace(policy, names={**(policy.names or {}), **not_eeg}, bads=(*policy.bads, *beside.bad))
     try:
         recording = open_recording(path, policy)
     except RecordingError as error:
@@ -130,9 +130,8 @@ def open_bids(path: Path, beside: Sidecars, policy: ChannelPolicy) -> Recording:
 
 def _faults(path: Path, beside: Sidecars, recording: Recording) -> Iterator[Fault]:
     kept = [row.label for row in recording.match.rows if row.channel is not None]
-    bad = [name for name in kept if name in beside.bad]
-    if bad:
-        yield Fault("bads", f"{len(bad)} channels are marked as bad and were kept: {listed(bad)}")
+    if not any(fault.code == "bads" for fault in recording.faults):  # MNE's readers have said it
+        yield from bad_faults(recording.match)
     lost = [name for name in kept if name not in beside.kinds]
     if lost and beside.kinds:
         yield Fault("channels_differ", f"{len(lost)} channels are not in channels.tsv: {listed(lost)}; kept")
@@ -240,7 +239,7 @@ def _find(
             file.size,
             beside.events,
             file.files,
-            repr((sorted(beside.kinds.items()), sorted(beside.units.items()), beside.mains)),
+            repr((sorted(beside.kinds.items()), sorted(beside.units.items()), beside.mains, *beside.bad)),
         )
 
 

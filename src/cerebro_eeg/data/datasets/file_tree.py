@@ -36,6 +36,7 @@ class SourceFile:
     size: int
     """Bytes of all its files."""
     files: tuple[Path, ...]
+    """All its files; the one that is opened comes first."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,25 @@ def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFil
     if not found:
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))
+
+
+def files_of(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Return the files of each recording as ``find_sources`` finds them, the one that is opened first."""
+    listed: dict[Path, list[str]] = {}
+    found = []
+    for path in paths:
+        files: tuple[Path, ...] = (path,)
+        if path.name.casefold().endswith((*_SAME_STEM, ".fif", ".fif.gz")):
+            if path.parent not in listed:
+                try:
+                    listed[path.parent] = sorted(name for name in os.listdir(path.parent) if not name.startswith("."))
+                except OSError:  # the file is refused with the reason when it is opened
+                    listed[path.parent] = []
+            stem, whole = f"{path.stem.casefold()}.", _PART.sub("", path.name)
+            near = [n for n in listed[path.parent] if n.casefold().startswith(stem) or _PART.sub("", n) == whole]
+            files = tuple(_recordings(path.parent, near).get(path.name, files))
+        found.append(files)
+    return found
 
 
 def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | None = None) -> PassedOver:
@@ -117,8 +137,10 @@ def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
         files = [name]
         if end in _SAME_STEM:
             stem = name[: -len(end)].casefold() + "."
-            files = [
-                other for other in names if other.casefold().startswith(stem) and ends[other] in (None, end, ".eeg")
+            files += [
+                other
+                for other in names
+                if other != name and other.casefold().startswith(stem) and ends[other] in (None, end, ".eeg")
             ]
         found[name] = [where / file for file in files]
     for first, parts in _chains(where, [name for name in found if ".fif" in name.casefold()]):

@@ -25,7 +25,7 @@ from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.records import Interval
-from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, RecordingError, import_trouble
 from cerebro_eeg.schema import did_you_mean
 
 _FOLDERS = re.compile(r"MNE_DATASETS_.*_PATH")
@@ -124,7 +124,7 @@ def _load(folder: Path, task: str, subject: str) -> tuple[str, dict[str, dict[st
     number = next(number for number in dataset.subject_list if str(number) == subject)
     with _shut(folder) as tried:
         try:
-            with quietly():
+            with quietly(), _imports():  # some loaders import their reader only now
                 data = dataset.get_data([number])[number]
         except RecordingError as error:
             if tried:
@@ -167,19 +167,29 @@ def _shut(folder: Path) -> Iterator[list[bool]]:
 
 def _make(task: str | None) -> Any:
     """Make the dataset of MOABB with this name."""
-    try:
+    with _imports():
+        importlib.import_module("moabb")
         module = importlib.import_module("moabb.datasets")
-    except ImportError:
-        raise ConfigError("moabb is not here; install it: pip install cerebro-eeg[moabb]") from None
-    names = [name for name in dir(module) if hasattr(getattr(module, name), "get_data")]
+    # Classes alone: the loader of a module has a method get_data, too.
+    found = {name: getattr(module, name) for name in dir(module)}
+    names = [name for name, thing in found.items() if isinstance(thing, type) and hasattr(thing, "get_data")]
     if task not in names:
         asked = "no dataset was named" if task is None else f"MOABB has no dataset {task!r}{did_you_mean(task, names)}"
         raise ConfigError(f"{asked}; give task, the name of a class of moabb.datasets, such as BNCI2014_001")
     try:
-        with quietly():
+        with quietly("make"), _imports():
             return getattr(module, task)()
     except RecordingError as error:
         raise ConfigError(f"MOABB cannot make {task}: {error}") from None
+
+
+@contextlib.contextmanager
+def _imports() -> Iterator[None]:
+    """Turn a failed import into one line that says whether MOABB itself is missing, or what fails inside it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(import_trouble(error, "moabb", "'cerebro-eeg[moabb]'")) from None
 
 
 def _classes(dataset: Any, events: tuple[str, ...]) -> tuple[str, ...]:

@@ -139,6 +139,7 @@ def _find(folder: Path, rows: PackTable, tables: dict[str, PackTable]) -> Iterat
             events=None,
             size=path.stat().st_size if path.is_file() else 0,
             files=(path,),
+            part_of=row.get("dataset") or "",
         )
 
 

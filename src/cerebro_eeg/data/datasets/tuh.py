@@ -12,6 +12,7 @@ pre-trained on a subject of TUAB's test set is not tested by it, so the user mus
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cerebro_eeg.data.datasets.tuh_files import (
@@ -26,7 +27,7 @@ from cerebro_eeg.data.reading.edf import fit
 from cerebro_eeg.data.reading.edf_header import TICKS, read_header
 from cerebro_eeg.data.reading.edf_samples import opened
 from cerebro_eeg.data.reading.formats import open_recording
-from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
@@ -47,9 +48,11 @@ _TUEP_LABELS = {
     "no_epilepsy": "no_epilepsy",
 }
 _TUSL_LABELS = {"bckg": "background", "seiz": "seizure", "slow": "slowing"}
-_BINARY, _MULTI, _SLOWING = (".csv_bi", ".tse_bi"), (".csv", ".tse"), (".tse_agg",)
+_BINARY, _MULTI, _SLOWING = (".csv_bi", ".tse_bi"), (".csv", ".tse"), (".tse_agg", ".csv")
 
 LabelsByTask = dict[str, tuple[Interval, ...]]
+LabelReaders = dict[str, Callable[[], tuple[Interval, ...]]]
+"""Reads the labels of each task of one recording; tasks with files of their own fail each for itself."""
 
 
 def tuab(folder: Path) -> Recipe:
@@ -64,7 +67,7 @@ def tusz(folder: Path) -> Recipe:
     """Make the recipe: tasks ``seizure`` (in time) and ``seizure_type``; ``dev`` validates, ``eval`` tests."""
     files = find_files(folder)
     _check_folders("TUSZ", files, _TUSZ_SPLITS)
-    _check_annotations("TUSZ", files, _BINARY)
+    _check_annotations("TUSZ", files, (*_BINARY, *_MULTI))
     tasks = {"seizure": _task("background", "seizure"), "seizure_type": _task(*TYPES)}
     return _labelled("tusz", "EEG of the Temple University Hospital with seizures", files, _label_tusz, tasks)
 
@@ -81,6 +84,7 @@ def tuep(folder: Path) -> Recipe:
 def tusl(folder: Path) -> Recipe:
     """Make the recipe: short stretches of background, seizure and slowing; our split."""
     files = find_files(folder)
+    _check_foreign("TUSL", files, _TUSZ_SPLITS, _TUEP_LABELS)  # they have .csv files, too, with other labels
     _check_annotations("TUSL", files, _SLOWING)
     tasks = {"slowing": _task(*_TUSL_LABELS.values())}
     return _labelled("tusl", "EEG of the Temple University Hospital with slowing", files, _label_tusl, tasks)
@@ -101,26 +105,50 @@ def draw_split(subject: str, *, test: bool) -> str:
     return "val" if place < 0.2 else "test" if test and place >= 0.8 else "train"
 
 
-def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], LabelsByTask]) -> Iterator[Item]:
-    """Yield an item per file; one with an unusable name or annotation raises on opening, so it is skipped."""
+def find_items(files: Sequence[TempleFile], label: Callable[[TempleFile, str], LabelReaders]) -> Iterator[Item]:
+    """Yield an item per file; one with an unusable name, or without any sound annotation, raises on opening."""
     for file in files:
-        opening: Callable[[ChannelPolicy], Recording] = functools.partial(open_recording, file.path)
         labels: LabelsByTask = {}
         try:
             if file.subject is None:
                 raise RecordingError("name", file.problem)
-            labels = label(file, file.subject)
+            labels, faults = _read_tasks(label(file, file.subject))
+            opening: Callable[[ChannelPolicy], Recording] = functools.partial(_open, file.path, faults)
         except RecordingError as error:
             opening = functools.partial(refuse, error.code, str(error))
         size = file.path.stat().st_size if file.path.is_file() else 0
         yield Item(file.id, opening, file.subject, labels, size=size, files=(file.path,))
 
 
+def _read_tasks(readers: LabelReaders) -> tuple[LabelsByTask, tuple[Fault, ...]]:
+    """Read the labels of each task from its own file; a task whose file is missing or broken has none, and says so.
+
+    The others keep the recording, so that a test set does not shrink with the annotations of another task.
+    """
+    labels: LabelsByTask = {}
+    failed: dict[str, RecordingError] = {}
+    for task, read in readers.items():
+        try:
+            labels[task] = read()
+        except RecordingError as error:
+            if error.code != "annotation":  # the recording itself, or a disk that may answer next time
+                raise
+            failed[task] = error
+    if failed and not labels:
+        raise next(iter(failed.values()))
+    return labels, tuple(Fault(f"no_{task}_labels", str(error)) for task, error in failed.items())
+
+
+def _open(path: Path, faults: tuple[Fault, ...], policy: ChannelPolicy) -> Recording:
+    recording = open_recording(path, policy)
+    return replace(recording, faults=(*recording.faults, *faults))
+
+
 def _labelled(
     name: str,
     about: str,
     files: tuple[TempleFile, ...],
-    label: Callable[[TempleFile, str], LabelsByTask],
+    label: Callable[[TempleFile, str], LabelReaders],
     tasks: Mapping[str, Task],
 ) -> Recipe:
     find = functools.partial(find_items, files, label)
@@ -131,28 +159,28 @@ def _task(*names: str) -> Task:
     return Task("classification", names, SECONDS, SECONDS)
 
 
-def _label_tuab(file: TempleFile, subject: str) -> LabelsByTask:
+def _label_tuab(file: TempleFile, subject: str) -> LabelReaders:
     split = _among(file, _TUAB_SPLITS)
     if split == "train":
         split = draw_split(subject, test=False)
-    return {"abnormal": _whole(file, split, _among(file, _TUAB_LABELS))}
+    return {"abnormal": functools.partial(_whole, file, split, _among(file, _TUAB_LABELS))}
 
 
-def _label_tusz(file: TempleFile, subject: str) -> LabelsByTask:
-    split = _among(file, _TUSZ_SPLITS)
+def _label_tusz(file: TempleFile, subject: str) -> LabelReaders:
+    read = functools.partial(_read_labels, file, _among(file, _TUSZ_SPLITS))
     return {
-        "seizure": _read_labels(file, split, _BINARY, ("bckg", "seiz"), _any_seizure),
-        "seizure_type": _read_labels(file, split, _MULTI, ("bckg", "seiz", *TYPES), _only_type),
+        "seizure": functools.partial(read, _BINARY, ("bckg", "seiz"), _any_seizure),
+        "seizure_type": functools.partial(read, _MULTI, ("bckg", "seiz", *TYPES), _only_type),
     }
 
 
-def _label_tuep(file: TempleFile, subject: str) -> LabelsByTask:
-    return {"epilepsy": _whole(file, draw_split(subject, test=True), _among(file, _TUEP_LABELS))}
+def _label_tuep(file: TempleFile, subject: str) -> LabelReaders:
+    return {"epilepsy": functools.partial(_whole, file, draw_split(subject, test=True), _among(file, _TUEP_LABELS))}
 
 
-def _label_tusl(file: TempleFile, subject: str) -> LabelsByTask:
-    split = draw_split(subject, test=True)
-    return {"slowing": _read_labels(file, split, _SLOWING, tuple(_TUSL_LABELS), _only_state)}
+def _label_tusl(file: TempleFile, subject: str) -> LabelReaders:
+    read = functools.partial(_read_labels, file, draw_split(subject, test=True))
+    return {"slowing": functools.partial(read, _SLOWING, tuple(_TUSL_LABELS), _only_state)}
 
 
 def _any_seizure(labels: frozenset[str]) -> str:
@@ -207,6 +235,16 @@ def _check_folders(corpus: str, files: Sequence[TempleFile], *kinds: Mapping[str
             )
 
 
+def _check_foreign(corpus: str, files: Sequence[TempleFile], *kinds: Mapping[str, str]) -> None:
+    """Check that no recording lies in a folder that only other corpora of Temple have."""
+    names = {name for kind in kinds for name in kind}
+    found = sorted({folder for file in files for folder in file.folders} & names)
+    if found:
+        raise InputError(
+            f"recordings lie in a folder {found[0]}, which {corpus} does not have; give the folder that holds {corpus}"
+        )
+
+
 def _check_annotations(corpus: str, files: Sequence[TempleFile], suffixes: tuple[str, ...]) -> None:
     if not any(find_annotation(file, suffixes) for file in files):
         raise InputError(
@@ -245,7 +283,7 @@ def tueg(folder: Path, *, exclude: str | None = None) -> Recipe:
     )
 
 
-def _no_labels(file: TempleFile, subject: str) -> dict[str, tuple[Interval, ...]]:
+def _no_labels(file: TempleFile, subject: str) -> LabelReaders:
     return {}
 
 

@@ -136,7 +136,11 @@ def read_annotation(path: Path, known: Collection[str]) -> list[Stretch]:
     """Read the rows of an annotation, for all channels; an unknown label is refused."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:  # a disk or a network: the recording is tried again, not stored without these labels
+        raise RecordingError(
+            "unreadable", f"the recording's annotation cannot be read now ({type(error).__name__}); start again"
+        ) from error
+    except UnicodeDecodeError as error:
         raise _broken(f"cannot be read ({type(error).__name__})") from error
     rows = _csv_rows(lines) if path.suffix.startswith(".csv") else _tse_rows(lines)
     stretches = [_stretch(*row) for row in rows]

@@ -7,7 +7,7 @@ The coefficients of the zero-phase filters equal the designs of MNE and SciPy bu
 transition bands. ``anti_alias`` is the window of ``scipy.signal.resample_poly``. All are symmetric and of odd length,
 so that centred on a sample they do not move a wave in time.
 
-``estimate_mains`` finds the mains frequency of a recording in its spectrum.
+``estimate_mains`` finds the mains frequency of a recording in its spectrum; for a data set, see ``storing/mains.py``.
 """
 
 import functools
@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from scipy import signal
 
 from cerebro_eeg.config import SignalConfig
-from cerebro_eeg.data.reading.recording import Recording, Samples
+from cerebro_eeg.data.reading.recording import RATES, Recording, Samples, rate_words
 from cerebro_eeg.errors import RecordingError
 
-RATES = (1.0, 20_000.0)  # Hz; outside of it a rate is a mistake, and the filters would not fit into memory
 UPPER = 0.45  # of the native rate: the highest upper edge that leaves room for a transition below half the rate
 LARGEST_RATIO = 100_000  # numerator and denominator of new rate over old
 RATIO_ERROR = 1e-9  # relative: 0.1 ms in 24 h
@@ -73,7 +72,7 @@ class FilterPlan:
 def plan_filters(sfreq: float, config: SignalConfig, mains: float | None) -> FilterPlan:
     """Plan the filters for a recording of ``sfreq`` Hz; ``mains`` is the frequency to remove, or None."""
     if not RATES[0] <= sfreq <= RATES[1]:
-        raise RecordingError("rate", f"the sampling rate is {sfreq:g} Hz; expected {RATES[0]:g} to {RATES[1]:g} Hz")
+        raise RecordingError("rate", rate_words(sfreq))
     exact = Fraction(config.sfreq) / Fraction(sfreq)
     ratio = exact.limit_denominator(LARGEST_RATIO)
     if not 0 < ratio.numerator <= LARGEST_RATIO or abs(ratio / exact - 1) > RATIO_ERROR:
@@ -178,6 +177,7 @@ def _windowed(sfreq: float, edges: list[tuple[float, int]], narrowest: float) ->
 
 MAINS = (50.0, 60.0)  # Hz; there are no others in the world
 PROBES = 8  # places that are analysed, spread over the recording
+LOOK = 4  # of them, for a quick look
 SECONDS = 16.0  # analysed at each place
 RATIO = 4.0  # power of a line over its neighbourhood, below which there is none
 QUIET = 1e-6  # squared microvolts per Hz: less is rounding, not mains
@@ -190,16 +190,33 @@ def estimate_mains(recording: Recording) -> float | None:
     line is the power within 0.5 Hz over the median power from 1.5 to 4 Hz to either side. The median over channels
     keeps one bad electrode from deciding.
     """
-    ratios = {line: _prominence(recording, line) for line in MAINS if line + 4 < recording.sfreq / 2}
+    ratios = _ratios(recording, PROBES)
     best = max(ratios, key=lambda line: ratios[line], default=None)
     return best if best is not None and ratios[best] >= RATIO else None
 
 
-def _prominence(recording: Recording, line: float) -> float:
+def vote_mains(recording: Recording) -> float | None:
+    """Return 50.0 or 60.0 where a minute of the recording shows one of them plainly, and None otherwise.
+
+    It is stricter than ``estimate_mains``: the line must also stand out twice as far as the other one.
+    """
+    ratios = _ratios(recording, LOOK)
+    best = max(ratios, key=lambda line: ratios[line], default=None)
+    others = (ratio for line, ratio in ratios.items() if line != best)
+    return best if best is not None and ratios[best] >= max(RATIO, 2 * max(others, default=0.0)) else None
+
+
+def _ratios(recording: Recording, probes: int) -> dict[float, float]:
+    lines = [line for line in MAINS if line + 4 < recording.sfreq / 2]
+    stretches = _probes(recording, probes) if lines else []
+    return {line: _prominence(stretches, recording.sfreq, line) for line in lines}
+
+
+def _prominence(stretches: list[Samples], sfreq: float, line: float) -> float:
     found = []
-    for samples in _probes(recording):
-        size = min(len(samples), round(4 * recording.sfreq))
-        frequencies, power = signal.welch(samples, recording.sfreq, nperseg=size, axis=0)
+    for samples in stretches:
+        size = min(len(samples), round(4 * sfreq))
+        frequencies, power = signal.welch(samples, sfreq, nperseg=size, axis=0)
         away = np.abs(frequencies - line)
         near, around = power[away <= 0.5], power[(away >= 1.5) & (away <= 4)]
         if len(near) and len(around):
@@ -207,11 +224,11 @@ def _prominence(recording: Recording, line: float) -> float:
     return float(np.median(found)) if found else 0.0
 
 
-def _probes(recording: Recording) -> list[Samples]:
+def _probes(recording: Recording, probes: int) -> list[Samples]:
     """Return stretches of at least 2 s, spread evenly over the recording, with the channels that are finite there."""
     length, least = round(SECONDS * recording.sfreq), round(2 * recording.sfreq)
     found = []
-    for place in sorted(set(np.linspace(0, max(recording.samples - length, 0), PROBES).astype(int).tolist())):
+    for place in sorted(set(np.linspace(0, max(recording.samples - length, 0), probes).astype(int).tolist())):
         for segment in recording.segments:
             start, stop = max(place, segment.start), min(place + length, segment.stop)
             if stop - start < least:

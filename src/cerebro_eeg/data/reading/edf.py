@@ -6,11 +6,11 @@ label must be sound; the others may have any unit, rate or range. Nothing is ups
 The codes of a RecordingError:
 
 ``unreadable`` the system cannot read the file; ``format`` it is no EDF or BDF; ``header`` a field that locates the
-samples is broken; ``header_bytes`` the samples begin at an unknown place; ``no_signal`` it has annotations only;
-``empty`` it has not one whole record; ``duration`` the rate is unknown; ``unit`` blank or unknown; ``mixed_rates``;
-``physical_range`` and ``digital_range`` minimum and maximum are equal or broken; ``calibration`` beyond any voltage;
-``onset`` gaps at unknown places; ``overlap`` two records at one time; ``text_mode`` line feeds were doubled;
-``changed`` the file has changed since it was opened.
+samples is broken, or the file's size speaks against it; ``header_bytes`` the samples begin at an unknown place;
+``no_signal`` it has annotations only; ``empty`` it has not one whole record; ``duration`` the rate is unknown; ``unit``
+blank or unknown; ``mixed_rates``; ``physical_range`` and ``digital_range`` minimum and maximum are equal or broken;
+``calibration`` beyond any voltage; ``onset`` gaps at unknown places; ``overlap`` two records at one time; ``text_mode``
+line feeds were doubled; ``changed`` the file has changed since it was opened.
 
 The codes of a Fault:
 
@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebro_eeg.channels.report import ChannelMatch
-from cerebro_eeg.data.reading.edf_annotations import read_timeline
+from cerebro_eeg.data.reading.edf_annotations import is_time_stamp, read_timeline
 from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, read_header
 from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
@@ -131,6 +131,8 @@ def fit(header: EdfHeader, read: ReadBytes, size: int) -> EdfHeader:
         raise RecordingError(
             "empty", f"not one whole record: a record has {header.record_bytes} bytes, there are {body}"
         )
+    if body != exact:
+        _check_layout(header, read, body)
     faults = list(header.faults)
     if header.records == -1:
         faults.append(Fault("record_count", f"the header says -1 records; {whole} were counted by the file's size"))
@@ -171,6 +173,44 @@ def _fit_start(header: EdfHeader, size: int) -> EdfHeader:
         f"the header's own length {says}, its {len(header.signals)} signals need {expected}, and the file's size fits "
         "neither, so it is not known where the samples begin; export the file anew",
     )
+
+
+def _check_layout(header: EdfHeader, read: ReadBytes, body: int) -> None:
+    """Refuse a file whose size says that a signal has another number of samples than the header states.
+
+    One wrong number moves the samples of every signal behind it. The size then fits the stated number of records, but
+    records of another length. A cut file, or one with bytes behind its end, hardly ever does so. Time stamps at their
+    place in every record prove the layout, and signals that are all equally long speak for it.
+    """
+    if _time_stamps_fit(header, read, body // header.record_bytes):
+        return
+    lengths = [signal.samples for signal in header.signals if not signal.is_annotation]
+    alike = len(set(lengths)) == 1 and 1 < len(lengths) == len(header.signals)
+    size, samples = body // header.width, header.record_bytes // header.width
+    if header.records == -1:
+        usual = samples - sum(lengths) + len(lengths) * max(lengths, key=lengths.count)
+        unsure = not alike and (body % header.record_bytes != 0 or (usual != samples and size % usual == 0))
+    else:
+        fits = body % (header.records * header.width) == 0
+        # A cut that takes more than one signal from every record is no wrong number of one.
+        unsure = fits and not (alike and samples - size // header.records > lengths[0])
+    if unsure or 0 in lengths:
+        raise RecordingError(
+            "header",
+            f"by the header a record has {header.record_bytes} bytes, which do not fit the file's size, and no signal "
+            "proves them; a wrong number of samples would shift every channel behind it; export the file anew",
+        )
+
+
+def _time_stamps_fit(header: EdfHeader, read: ReadBytes, records: int) -> bool:
+    """Return whether two or more records have a time stamp where the header says that annotations begin."""
+    first = next((signal for signal in header.signals if signal.is_annotation and signal.samples), None)
+    if first is None or records < 2:
+        return False
+    count = min(first.samples * header.width, 64)
+    places = {0, 1, records - 1, *range(0, records, max(1, records // 16))}
+    begins = (read(header.start + number * header.record_bytes + first.offset, count) for number in sorted(places))
+    return all(is_time_stamp(data) for data in begins)
 
 
 def _doubled_line_feeds(read: ReadBytes, start: int, size: int) -> int:

@@ -14,6 +14,7 @@ from cerebro_eeg.errors import RecordingError
 
 _TIME = rb"([0-9]{1,12})(?:[.,]([0-9]{0,15})[0-9]*)?"
 _TAL = re.compile(rb"([+-])" + _TIME + rb"(?:\x15" + _TIME + rb")?\x14(.*)\x14", re.DOTALL)
+_STAMP = re.compile(rb"[+-]" + _TIME + rb"\x14\x14")
 _MOST_BYTES = 1 << 24  # of annotations in one record; real ones have some hundreds
 _MOST_EVENTS = 250_000
 
@@ -75,6 +76,11 @@ def read_timeline(read: ReadBytes, header: EdfHeader, samples: int) -> "Timeline
         faults,
         marks.commas,
     )
+
+
+def is_time_stamp(data: bytes) -> bool:
+    """Return whether the bytes begin as the annotations of every record do: with the time at which it began."""
+    return _STAMP.match(data) is not None
 
 
 def _onsets(read: ReadBytes, header: EdfHeader, marks: "_Marks") -> Iterator[int | None]:

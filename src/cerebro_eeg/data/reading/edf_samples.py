@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.channels.names import clean
 from cerebro_eeg.data.reading.edf_header import EdfHeader, EdfSignal, ReadBytes, integer, number, text
+from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import Fault, Samples
 from cerebro_eeg.errors import InputError, RecordingError, offered
 
@@ -40,7 +41,7 @@ Counts = NDArray[np.int32] | NDArray[np.int16]
 @contextlib.contextmanager
 def opened(path: Path, same: "Stamp | None" = None) -> Iterator[tuple[ReadBytes, "Stamp"]]:
     """Yield a function that reads bytes of the file, and its stamp; raises where the stamp is not ``same``."""
-    try:
+    with passing_faults():
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe would wait for its writer
         try:
             status = os.fstat(descriptor)
@@ -52,8 +53,6 @@ def opened(path: Path, same: "Stamp | None" = None) -> Iterator[tuple[ReadBytes,
             yield lambda place, count: _read_bytes(descriptor, place, count), stamp
         finally:
             os.close(descriptor)
-    except OSError as error:  # its own text has the path
-        raise RecordingError("unreadable", f"cannot be read: {error.strerror or type(error).__name__}") from None
 
 
 def _read_bytes(descriptor: int, place: int, count: int) -> bytes:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
-from cerebro_eeg.data.reading.header_checks import check_fif, read_gdf_channels
+from cerebro_eeg.data.reading.header_checks import check_brainvision, check_fif, read_gdf_channels
 from cerebro_eeg.data.reading.mat import check_mat5
 from cerebro_eeg.data.reading.mne_reader import from_epochs, from_raw
 from cerebro_eeg.data.reading.mne_warnings import quietly
+from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.data.reading.tables import open_csv
 from cerebro_eeg.data.reading.xdf_reader import open_xdf
-from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError, import_trouble
 
 if TYPE_CHECKING:
     import mne
@@ -81,7 +82,8 @@ def open_recording(
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     if isinstance(source, str | Path):
         path = Path(source)
-        return _READERS[_suffix(path)](path, policy, unit)
+        with passing_faults():
+            return _READERS[_suffix(path)](path, policy, unit)
     if hasattr(source, "annotations") and hasattr(source, "first_samp"):
         return from_raw(source, policy, unit)
     if hasattr(source, "event_id") and hasattr(source, "drop_log"):
@@ -114,8 +116,8 @@ def _call_mne(name: str, path: Path) -> tuple[Any, list[Fault]]:
     """Call a reader of MNE on a file; return its result and its warnings, which need the level "warning"."""
     try:
         import mne
-    except ImportError:
-        raise RecordingError("missing_package", "this format needs the package mne, which is not here") from None
+    except ImportError as error:
+        raise RecordingError("missing_package", f"this format cannot be read: {import_trouble(error, 'mne')}") from None
     reader = mne.read_epochs if name == "read_epochs" else getattr(mne.io, name)
     with quietly() as faults:
         if name == "read_epochs_eeglab":
@@ -151,9 +153,13 @@ def _open_fif(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
     check_fif(path)
     try:
         raw, faults = _call_mne("read_raw_fif", path)
+    except PassingFault:
+        raise
     except RecordingError as no_raw:
         try:
             epochs, faults = _call_mne("read_epochs", path)
+        except PassingFault:
+            raise
         except RecordingError:
             raise no_raw from None
         return from_epochs(epochs, policy, unit, faults)
@@ -165,13 +171,24 @@ def _open_eeglab(path: Path, policy: ChannelPolicy, unit: str | None) -> Recordi
     check_mat5(path)
     try:
         raw, faults = _call_mne("read_raw_eeglab", path)
+    except PassingFault:
+        raise
     except RecordingError as no_raw:
         try:
             epochs, faults = _call_mne("read_epochs_eeglab", path)
+        except PassingFault:
+            raise
         except RecordingError:
             raise no_raw from None
         return from_epochs(epochs, policy, unit, faults)
     return from_raw(raw, policy, unit, faults=faults)
+
+
+def _open_brainvision(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
+    _not_empty(path)
+    cut = check_brainvision(path)
+    raw, faults = _call_mne("read_raw_brainvision", path)
+    return from_raw(raw, policy, unit, faults=(*cut, *faults))
 
 
 def _open_gdf(path: Path, policy: ChannelPolicy, unit: str | None) -> Recording:
@@ -244,7 +261,7 @@ _READERS: dict[str, FormatReader] = {
     ".bdf": _open_edf,
     ".fif": _open_fif,
     ".fif.gz": _open_fif,
-    ".vhdr": _through_mne("read_raw_brainvision"),
+    ".vhdr": _open_brainvision,
     ".set": _open_eeglab,
     ".gdf": _open_gdf,
     ".lay": _open_persyst,

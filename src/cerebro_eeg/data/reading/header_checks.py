@@ -1,4 +1,4 @@
-"""Checks of FIF and GDF files that MNE does not make before it reads them.
+"""Checks of FIF, GDF and BrainVision files that MNE does not make before it reads them.
 
 FIF: MNE follows the chain of tags for ever where it runs in a circle. A tag has four big-endian numbers: kind, type,
 bytes of its data, and the place of the next tag (0: behind the data, -1: none), as in mne/_fiff/tag.py. A chain with
@@ -10,6 +10,7 @@ format for biosignals", arXiv:cs/0608052); unit codes are those of ISO 11073-101
 """
 
 import gzip
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ import numpy as np
 
 from cerebro_eeg.data.reading.edf_header import ReadBytes
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
+from cerebro_eeg.data.reading.passing_faults import passing_faults
+from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import RecordingError
 
 _FILE_ID = 100
@@ -31,10 +34,10 @@ def check_fif(path: Path) -> None:
     with opened(path) as (read, stamp):
         packed = read(0, min(2, stamp.size)) == b"\x1f\x8b"
     try:
-        with gzip.open(path) if packed else path.open("rb") as file:
+        with passing_faults(), gzip.open(path) if packed else path.open("rb") as file:
             _follow(file, _MOST if packed else stamp.size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecordingError("unreadable", f"cannot be read ({type(error).__name__}); copy the file anew") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise RecordingError("damaged", "its compressed data is damaged or cut; copy the file anew") from None
 
 
 def _follow(file: "IO[bytes] | gzip.GzipFile", size: int) -> None:
@@ -103,7 +106,55 @@ def read_gdf_channels(path: Path) -> GdfChannels:
         needed = records * sum(n * size for n, size in zip(channels.samples, channels.bytes, strict=True))
         if records < 1 or not needed or 256 * (count + 1) + needed > stamp.size:
             raise RecordingError("truncated", f"the header says {records} records, which do not fit into the file")
+        if not _ends_in_events(read, 256 * (count + 1) + needed, stamp.size, new):
+            raise RecordingError(
+                "header",
+                f"by the header {needed} bytes of samples are followed by a table of events, but the file's size does "
+                "not fit that; a wrong number would shift every channel; export it anew",
+            )
         return channels
+
+
+def _ends_in_events(read: ReadBytes, place: int, size: int, new: bool) -> bool:
+    """Return whether a file ends with its samples, or with a table of events that has the size that it states."""
+    if size == place:
+        return True
+    if size < place + 8:
+        return False
+    head = read(place, 8)
+    count = int.from_bytes(head[1:4] if new else head[4:8], "little")
+    each = 6 + (6 if head[0] & 2 else 0) + (8 if head[0] & 4 else 0)  # place and type; channel and duration; time
+    return head[0] in (1, 3, 5, 7) and 0 <= size - place - 8 - count * each < 256
+
+
+def check_brainvision(path: Path) -> tuple[Fault, ...]:
+    """Refuse a .vhdr whose number of channels is not that of its channel lines; MNE would shift all samples.
+
+    Returns a Fault where the file of samples ends within a sample of all channels.
+    """
+    with opened(path) as (read, stamp):
+        text = read(0, min(stamp.size, 1 << 24)).decode("latin-1")
+    fields: dict[str, str] = {}
+    section, lines = "", 0
+    for line in text.splitlines():
+        name, _, value = line.strip().partition("=")
+        if name.startswith("["):
+            section = name.casefold()
+        elif section == "[channel infos]" and re.fullmatch(r"Ch\d+", name, re.IGNORECASE):
+            lines += 1
+        elif section in ("[common infos]", "[binary infos]"):
+            fields[name.casefold()] = value.strip()
+    stated = fields.get("numberofchannels", "")
+    if lines and stated.isdecimal() and int(stated) != lines:
+        raise RecordingError(
+            "header", f"the header says {stated} channels and describes {lines}; mend the .vhdr file, or export it anew"
+        )
+    width = {"int_16": 2, "uint_16": 2, "int_32": 4, "ieee_float_32": 4}.get(fields.get("binaryformat", "").casefold())
+    data = path.with_name(fields.get("datafile", "").replace("$b", path.stem) or path.name)
+    if width is None or not lines or data == path or not data.is_file():
+        return ()  # samples as text, or a file that is not there, which MNE says
+    rest = data.stat().st_size % (width * lines)
+    return (Fault("truncated", f"cut: {rest} bytes behind the last whole sample left out"),) if rest else ()
 
 
 def _read_channels(read: ReadBytes, count: int, new: bool) -> GdfChannels:

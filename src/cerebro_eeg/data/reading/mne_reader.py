@@ -20,7 +20,7 @@ from cerebro_eeg.channels.report import ChannelMatch, listed
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.mne_warnings import quietly
-from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, Samples, Segment
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, Samples, Segment, bad_faults
 from cerebro_eeg.errors import InputError, RecordingError, offered
 
 _BLOCK = 1 << 22  # numbers that MNE gives at a time; they are float64
@@ -110,7 +110,7 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
     positions = None
     if policy.unknown.startswith("nearest"):
         positions = [tuple(ch["loc"][:3]) if ch["coord_frame"] == _HEAD else None for ch in source.info["chs"]]
-    match = policy.match(labels, positions, kinds)
+    match = policy.match(labels, positions, kinds, source.info["bads"])
     blocks = biosemi_blocks(labels)
     faults = []
     lost = {
@@ -121,10 +121,7 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
     if lost:
         named = listed(list(lost), lost)
         faults.append(Fault("kind", f"labels of electrodes whose type is another than eeg were left out: {named}"))
-    bad = [row.label for row in match.rows if row.channel is not None and labels[row.index] in source.info["bads"]]
-    if bad:
-        faults.append(Fault("bads", f"{len(bad)} channels are marked as bad and were kept: {listed(bad)}"))
-    return match, tuple(faults)
+    return match, (*faults, *bad_faults(match))
 
 
 def _scales(

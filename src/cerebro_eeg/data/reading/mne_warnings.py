@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.data.reading.recording import Fault
 from cerebro_eeg.errors import CerebroError, RecordingError
 
@@ -44,7 +45,10 @@ _KNOWN: tuple[tuple[str, Fault | None], ...] = (
 
 @contextlib.contextmanager
 def quietly(what: str = "read") -> Iterator[list[Fault]]:
-    """Silence prints and logs; warnings become faults of the yielded list, an exception a RecordingError ``mne``."""
+    """Silence prints and logs; warnings become faults of the yielded list, an exception a RecordingError ``mne``.
+
+    A fault of the disk, the network or memory is a PassingFault instead: the file may be sound.
+    """
     faults: list[Fault] = []
     logger = logging.getLogger("mne")
     with _LOCK, warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
@@ -55,6 +59,9 @@ def quietly(what: str = "read") -> Iterator[list[Fault]]:
         except CerebroError:
             raise
         except Exception as error:
+            passing = passing_fault(error)
+            if passing is not None:
+                raise passing from None
             words = _said(error)
             raise RecordingError("mne", f"MNE cannot {what} it: {words}; is it whole, with all its files?") from None
         finally:

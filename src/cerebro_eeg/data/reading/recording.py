@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
 from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read_label
 from cerebro_eeg.channels.report import listed
-from cerebro_eeg.errors import ChannelError
+from cerebro_eeg.errors import ChannelError, RecordingError
 
 Samples = NDArray[np.float32]
+RATES = (1.0, 20_000.0)  # Hz; outside of it a rate is a mistake, and a second or the filters would not fit into memory
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Recording:
     subject: str | None = None
     """Given by the recipe or the user, never read from a header."""
 
+    def __post_init__(self) -> None:
+        """Refuse a rate that is far too high. Each step asks for memory by the second, so this comes before all."""
+        if not 0 < self.sfreq <= RATES[1]:
+            raise RecordingError("rate", rate_words(self.sfreq))
+
     @property
     def samples(self) -> int:
         """Number of samples over all segments."""
@@ -82,6 +88,23 @@ class Recording:
         """Seconds from the start of the recording to its last sample; gaps count."""
         last = self.segments[-1]
         return last.onset + (last.stop - last.start) / self.sfreq
+
+
+def bad_faults(match: ChannelMatch) -> tuple[Fault, ...]:
+    """Return a Fault ``bads`` that names the channels which are marked as bad; () where none is."""
+    bad = [row.label for row in match.rows if row.outcome == "bad"]
+    if not bad:
+        return ()
+    what = "1 channel is marked as bad and was" if len(bad) == 1 else f"{len(bad)} channels are marked as bad and were"
+    return (Fault("bads", f"{what} left out: {listed(bad)}"),)
+
+
+def rate_words(sfreq: float) -> str:
+    """Return the line that refuses a sampling rate."""
+    return (
+        f"the sampling rate is {sfreq:g} Hz; expected {RATES[0]:g} to {RATES[1]:g} Hz; mend the rate, or the duration "
+        "of a record, in its header"
+    )
 
 
 @dataclass(frozen=True)
@@ -102,6 +125,8 @@ class ChannelPolicy:
     limit_mm: float = NEAREST_MM
     names: Mapping[str, str] | None = None
     """The channels that bare labels stand for, {"EXG Channel 0": "Fp1"}; used before any other rule."""
+    bads: Collection[str] = ()
+    """Labels that a table beside the file marks as bad; they are left out, as those that the file itself marks."""
 
     def __post_init__(self) -> None:
         if self.pick is not None and self.keep is not None:
@@ -114,19 +139,23 @@ class ChannelPolicy:
         labels: Sequence[str],
         positions: Sequence[Sequence[float] | None] | None = None,
         kinds: Sequence[str | None] | None = None,
+        bads: Collection[str] = (),
     ) -> ChannelMatch:
-        """Match the labels of one recording by this policy; ``positions`` and ``kinds`` as in ``channels.match``."""
+        """Match the labels of one recording by this policy; the other arguments are those of ``channels.match``."""
         meant = self._named(labels)
+        marked = {clean(label) for label in (*self.bads, *bads)}
+        bad = [name for name, label in zip(meant, labels, strict=True) if clean(label) in marked]
         found = match(
             meant,
             positions=positions,
             kinds=kinds,
+            bads=bad,
             unknown=self.unknown,
             untrained=self.untrained,
             trained=self.trained,
             bipolar_ears=self.bipolar_ears,
             duplicates=self.duplicates,
-            pick=self.pick if self.keep is None else self._present(meant, self.keep),
+            pick=self.pick if self.keep is None else self._present(meant, self.keep, bad),
             max_channels=self.max_channels,
             too_many=self.too_many,
             limit_mm=self.limit_mm,
@@ -143,14 +172,17 @@ class ChannelPolicy:
         names = {clean(label): name for label, name in (self.names or {}).items()}
         return [names.get(clean(label), label) for label in labels]
 
-    def _present(self, labels: Sequence[str], keep: Collection[str]) -> list[str]:
+    def _present(self, labels: Sequence[str], keep: Collection[str], bads: Collection[str]) -> list[str]:
         readings = [parse(name, bipolar_ears=self.bipolar_ears) for name in keep]
         strange = [reading.label for reading in readings if reading.channel is None]
         if strange:
             raise ChannelError(f"keep must name electrodes or pairs of them, got {listed(strange)}; mend these names")
         wanted = {reading.channel for reading in readings}
         blocks = biosemi_blocks(labels)
-        present = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
+        there = [label for label in labels if read_label(label, blocks, self.bipolar_ears).channel in wanted]
+        present = [label for label in there if label not in bads]
+        if there and not present:
+            raise ChannelError(f"all {len(there)} channels to keep are marked as bad: {listed(there)}; add others")
         if not present:
             raise ChannelError(
                 f"none of the {len(wanted)} channels to keep is among the {len(labels)} labels; add some"

@@ -39,6 +39,7 @@ from scipy.ndimage import maximum_filter1d, minimum_filter1d
 
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
+from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, Samples, Segment
 from cerebro_eeg.errors import InputError, RecordingError
 
@@ -175,17 +176,16 @@ def opened_table(path: Path) -> Iterator[tuple[TableHead, Columns]]:
     """Yield the head of a table, and a function that reads columns: those with samples, and those that need 64 bits."""
     with opened(path):  # a folder, a pipe or a file that cannot be read ends here
         pass
-    packed = False
     try:
-        with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            lines = _lines(file)
-            head = _head(lines)
-            yield head, lambda samples, exact: _body(lines, head, list(samples), list(exact))
-    except (OSError, EOFError, zlib.error) as error:
-        why = "its compressed data is damaged or cut" if packed else "cannot be read"
-        raise RecordingError("unreadable", f"{why} ({type(error).__name__}); copy the file anew") from None
+        with passing_faults():
+            with path.open("rb") as plain:
+                packed = plain.read(2) == b"\x1f\x8b"
+            with gzip.open(path) if packed else path.open("rb") as file:
+                lines = _lines(file)
+                head = _head(lines)
+                yield head, lambda samples, exact: _body(lines, head, list(samples), list(exact))
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise RecordingError("damaged", "its compressed data is damaged or cut; copy the file anew") from None
 
 
 def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[str]:

@@ -17,7 +17,7 @@ from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording
 from cerebro_eeg.data.reading.tables import ArraySamples, timeline
-from cerebro_eeg.errors import RecordingError, offered
+from cerebro_eeg.errors import RecordingError, import_trouble, offered
 
 _WORDS = {"microvolts": "uV", "microvolt": "uV", "millivolts": "mV", "nanovolts": "nV", "volts": "V"}
 
@@ -29,8 +29,8 @@ def open_xdf(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
             raise RecordingError("format", "no XDF file: it does not begin with XDF:")
     try:
         pyxdf = importlib.import_module("pyxdf")
-    except ImportError:
-        raise RecordingError("missing_package", "XDF needs the package pyxdf, which is not here; install it") from None
+    except ImportError as error:
+        raise RecordingError("missing_package", f"XDF cannot be read: {import_trouble(error, 'pyxdf')}") from None
     with quietly() as warned:
         streams = pyxdf.load_xdf(str(path), verbose=False)[0]
         eeg = [stream for stream in streams if _text(stream["info"], "type").casefold() == "eeg"]

@@ -35,7 +35,7 @@ from cerebro_eeg.data.storing.records import split_line
 from cerebro_eeg.data.storing.shards import shard_names
 from cerebro_eeg.data.storing.store_info import NAME
 from cerebro_eeg.data.storing.workers import Pair, do_one, in_own_process, opened_shard
-from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
+from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError, import_trouble
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _connected(address: str) -> Iterator[Client]:
     try:
         distributed = import_module("distributed")
     except ImportError as error:
-        raise ConfigError("--dask needs Dask; pip install 'cerebro-eeg[dask]'") from error
+        raise ConfigError("--dask: " + import_trouble(error, "distributed", "'cerebro-eeg[dask]'")) from error
     with _quiet():
         try:
             # A Client without an answer complains once more when it is garbage collected, so a plain connection asks

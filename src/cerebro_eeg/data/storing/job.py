@@ -11,14 +11,15 @@ from cerebro_eeg.data.filtering.quality import Policy, Thresholds
 from cerebro_eeg.data.preprocess import preprocess
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing import fingerprint
+from cerebro_eeg.data.storing.mains import MainsTable
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, is_id
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
-RECIPE_VERSION = 2
-"""Raised when the same files would be stored differently; stores of other versions are refused."""
+RECIPE_VERSION = 3
+"""Raised when the same files would be stored differently; stores of other versions are read, but not continued."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class PrepareChoices:
     """The choices of a user about a preparation; all of them go into ``store.json``."""
 
     mains: float | None = None
-    """Mains frequency in Hz; None takes the corpus's own, or estimates it for each recording."""
+    """Mains frequency in Hz; None takes the corpus's own, or lets recordings vote (``mains.py``)."""
     quality: Policy = "keep"
     """What becomes of channels that are flat, clipped, disconnected or absurdly scaled."""
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -50,6 +51,8 @@ class Job:
     choices: PrepareChoices
     seal: bytes | None = None
     """Key for the fingerprints of sources; None where the store has none."""
+    mains: MainsTable | None = None
+    """The decisions for recordings whose mains frequency nobody states."""
 
 
 def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
@@ -73,7 +76,7 @@ def settings(job: Job, items: Iterable[Item]) -> dict[str, Any]:
     """Return the settings of a store; two stores with equal settings and equal files are equal."""
     listed = [item.events for item in items]
     events = "all" if None in listed else sorted({name for names in listed for name in names or ()})
-    policy = {name: value for name, value in vars(job.recipe.policy).items() if name != "trained"}
+    policy = {name: value for name, value in vars(job.recipe.policy).items() if name not in ("trained", "bads")}
     return {
         "version": RECIPE_VERSION,
         "recipe": job.recipe.name,
@@ -105,13 +108,16 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     The item's subject is the id that the store shows.
     """
     before = _look(job, id, item)
-    known = (mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None)
+    opened = item.open(job.recipe.policy)
+    known = [mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None]
+    if not known and job.mains is not None:
+        known = [job.mains.of(item, opened)]
     prepared = preprocess(
-        item.open(job.recipe.policy),
+        opened,
         job.recipe.signal,
         thresholds=job.choices.thresholds,
         quality=job.choices.quality,
-        mains=next(known, None),
+        mains=known[0] if known else None,
     )
     recording, plan = prepared.recording, prepared.plan
     labels = dict(item.labels)  # some recipes read them now

@@ -8,6 +8,7 @@ was divided. One bad file never stops the run.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -15,18 +16,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.dask import run_on_dask
+from cerebro_eeg.data.storing.ids import make_ids
 from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
+from cerebro_eeg.data.storing.mains import NAME as MAINS
+from cerebro_eeg.data.storing.mains import Vote, find_table, look_at
 from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
-from cerebro_eeg.data.storing.recipe import Item, Recipe, source_errors
+from cerebro_eeg.data.storing.recipe import Item, Recipe, refuse, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
-from cerebro_eeg.data.storing.workers import finished, run_all
+from cerebro_eeg.data.storing.workers import finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
 from cerebro_eeg.files import absent, remove_empty
 
@@ -119,6 +124,7 @@ def prepare(
     key_file: Path | None = None,
     map_file: Path | None = None,
     comparing: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
     before: Callable[[Sequence[Item], int], None] | None = None,
     progress: Callable[[int, int, int, int], None] | None = None,
 ) -> Prepared:
@@ -129,9 +135,9 @@ def prepare(
     ``key_file``; ``map_file`` receives the names behind the ids.
 
     ``comparing`` is called with the number and the bytes of stored sources that were touched since and must be read to
-    compare. ``before`` is called before anything is prepared, with the items to do and the number of recordings done
-    before. ``progress`` is called after each recording with (recordings done, recordings in all, bytes done, bytes in
-    all).
+    compare, and ``say`` with lines for the user. ``before`` is called before anything is prepared, with the items to do
+    and the number of recordings done before. ``progress`` is called after each recording with (recordings done,
+    recordings in all, bytes done, bytes in all).
     """
     if not 1 <= part[0] <= part[1]:
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
@@ -157,12 +163,18 @@ def prepare(
             add_to_map(map_file, sources)
         skipped = store.skipped()
         again = {id for id in part_ids if id in skipped and (retry or skipped[id] in TRANSIENT)}
-        forget(folder, again)
+        forget(folder, again | (set(skipped) - set(items)))  # the latter were moved away, or mended and have new ids
         finished = ({record.id for record in store.recordings} | set(skipped)) - again
         mine = [(id, items[id]) for id in part_ids if id not in finished]
         done_before = len(part_ids) - len(mine)
         if before is not None:
             before([item for _, item in mine], done_before)
+        if mine and choices.mains is None and recipe.mains is None and any(i.mains is None for i in items.values()):
+            look = look_at if workers == 0 and dask is None else _look_apart
+            decided = find_table(folder, items, job.recipe.policy, look)
+            job = replace(job, mains=decided)
+            if say is not None:
+                say(decided.text())
         total, bytes_total = len(mine), sum(item.size for _, item in mine)
         done = bytes_done = 0
         for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
@@ -185,9 +197,24 @@ def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:
         for lock in folder.glob(f"{name}-*.lock"):
             locks.callback(os.close, claim(lock))
         if not finished(folder):
-            for path in (*folder.glob(f"{name}-*"), folder / NAME):  # its name last: a kill leaves an empty store
+            for path in (
+                *folder.glob(f"{name}-*"),
+                folder / MAINS,
+                folder / NAME,
+            ):  # its name last: a kill leaves an empty store
                 path.unlink(missing_ok=True)
             remove_empty(made)
+
+
+def _look_apart(items: Sequence[Item], policy: ChannelPolicy) -> list[Vote | str]:
+    """Look at recordings in a process of its own; one that ends it is found by halves and has no vote."""
+    if not items:
+        return []
+    found = in_own_process(look_at, items, policy)
+    if found is not None:
+        return found
+    half = len(items) // 2
+    return ["unread"] if not half else _look_apart(items[:half], policy) + _look_apart(items[half:], policy)
 
 
 def _key(recipe: Recipe, folder: Path, key_file: Path | None, map_file: Path | None) -> bytes | None:
@@ -215,26 +242,45 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
     Ids are made here, so that no worker needs the key.
     """
     items: dict[str, Item] = {}
-    people: set[str] = set()
     sources: dict[str, dict[str, str]] = {"recordings": {}, "subjects": {}}
-    for item in _finding(recipe):
-        id, subject = item.name, item.subject
-        people.update([] if subject is None else [subject])
-        if key is not None:
-            id = privacy.make_id(key, "recording", item.name)
-            subject = None if item.subject is None else privacy.make_id(key, "subject", item.subject)
-        elif not is_id(id):
-            raise InputError(f"the corpus has a recording whose id cannot be used: {id!r:.60}")
+    found = list(_finding(recipe))
+    for item, id in zip(found, _ids(found, key), strict=True):
+        subject = item.subject
+        if key is not None and subject is not None:
+            subject = privacy.make_id(key, "subject", subject)
+        if key is None and not is_id(item.name):
+            raise InputError(f"the corpus has a recording whose id cannot be used: {item.name!r:.60}")
+        opening = item.open
+        if isinstance(id, OSError):
+            # Its content is not known, so neither is its id. Should it be readable in a moment, it must not be stored
+            # under the id of its name.
+            opening = functools.partial(refuse, "unreadable", _unreadable(id))
+            id = privacy.make_id(key or b"", "recording", item.name)
         if id in items:  # one of the two would be lost without a word
             raise InputError(f"{recipe.name} finds two recordings with the id {id!r}; give each a name of its own")
-        items[id] = replace(item, subject=subject)
+        items[id] = replace(item, subject=subject, open=opening)
         sources["recordings"][id] = item.name
         if subject is not None:
             sources["subjects"][subject] = str(item.subject)
     if not items:
         raise InputError(f"{recipe.name} finds no recording there; check the folder")
-    warn_of_alike(people)
+    warn_of_alike({item.subject for item in found if item.subject is not None})
     return items, sources
+
+
+def _ids(items: Sequence[Item], key: bytes | None) -> Sequence[str | OSError]:
+    """Return the ids of recordings: the corpus's own, or keyed hashes of their content."""
+    if key is None:
+        return [item.name for item in items]
+    with_files = [number for number, item in enumerate(items) if item.files]
+    found: dict[int, str | OSError] = dict(
+        zip(with_files, make_ids(key, [items[number].files for number in with_files]), strict=True)
+    )
+    return [found.get(number, privacy.make_id(key, "recording", item.name)) for number, item in enumerate(items)]
+
+
+def _unreadable(error: OSError) -> str:
+    return f"the file cannot be read: {error.strerror or type(error).__name__}; the next run tries it again"
 
 
 def _finding(recipe: Recipe) -> Iterator[Item]:

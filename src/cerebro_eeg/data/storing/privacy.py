@@ -1,8 +1,8 @@
 """Privacy: the key that turns names into ids, and the private map from ids back to names.
 
-Ids are a keyed hash (HMAC-SHA256) of the name of a recording or subject. Two people with the same data and different
-keys cannot match them, and the same key gives the same ids on every machine. The key belongs to the user and lies
-outside of every store.
+Ids are a keyed hash (HMAC-SHA256): of the name of a subject, and of the content of a recording (``ids.py``). Two people
+with the same data and different keys cannot match them, and the same key gives the same ids on every machine. The key
+belongs to the user and lies outside of every store.
 
 The private map is the one file with names in it, for its owner alone and never in a store. It is JSON: ``{"recordings":
 {id: path in the corpus}, "subjects": {id: name}}``. Each run adds to it and removes nothing, so one file can serve

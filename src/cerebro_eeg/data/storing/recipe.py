@@ -24,7 +24,7 @@ class Item:
     """One recording of a corpus."""
 
     name: str
-    """Its path relative to the corpus, or the corpus's own id; the recording's id is made from it."""
+    """The corpus's own id, or its path relative to the corpus; ids that are hashed are made from its files."""
     open: Callable[[ChannelPolicy], Recording]
     subject: str | None = None
     labels: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
@@ -38,9 +38,12 @@ class Item:
     stated: tuple[Event, ...] | None = None
     """The events that will be stored, where a table beside the file has them; None where they are in the file."""
     files: tuple[Path, ...] = ()
-    """The files (or folders of files) with the samples; a store notices when they are replaced."""
+    """The files (or folders of files) with the samples, the one that is opened first; an id that is hashed is made from
+    them, and a store notices when they are replaced."""
     told: str = ""
     """Facts about the samples from tables beside the files, as any text; a store notices when they change."""
+    part_of: str = ""
+    """The data set it belongs to, where the source holds several; the mains frequency is decided for each."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Recipe:
     signal: SignalConfig = field(default_factory=SignalConfig)
     policy: ChannelPolicy = field(default_factory=ChannelPolicy)
     mains: float | None = None
-    """Mains frequency in Hz; None takes the item's, or estimates and prints it."""
+    """Mains frequency in Hz; None takes the item's, or lets recordings vote (``mains.py``)."""
     split_unit: SplitUnit = "subject"
     """The unit that no two splits may share."""
     tasks: Mapping[str, Task] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 It has no path, no date and no free text: only ids, canonical channel names, numbers, one-word codes, and the labels and
 event names that a recipe or the user has listed. A line has one canonical form, so equal recordings have equal bytes,
-and a checksum that shows damage. Offsets and the fingerprint of the source are not part of the hash.
+and a checksum that shows damage. Offsets, the fingerprint of the source and the sums of blocks are not part of the
+hash.
 """
 
 import json
@@ -24,7 +25,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+@-]{0,199}")  # no slash: an id is n
 _CODE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _HEAD = re.compile(
     rb'\{"crc":"([0-9a-f]{8})","id":"([^"\\]+)","offset":([0-9]{1,18}),"channels":([0-9]{1,9}),"samples":([0-9]{1,18}),'
-    rb'(?:"source":"([0-9a-f.]+)",)?"recording":'
+    rb'(?:"source":"([0-9a-f.]+)",)?(?:"sums":"([0-9a-f]{8})",)?"recording":'
 )
 _CHECKED_FROM = len(b'{"crc":"00000000",')
 
@@ -104,13 +105,20 @@ class ShardLine(NamedTuple):
     samples: int
     source: str
     """The fingerprint of the source (``fingerprint.py``); empty where none was taken."""
+    sums: str
+    """The CRC-32 of the sums of its blocks (``block_sums.py``); empty where it has none."""
     body: bytes
     """The recording as canonical JSON."""
 
     @property
     def stop(self) -> int:
         """The byte of the shard where its samples end."""
-        return self.offset + 2 * self.channels * self.samples
+        return self.offset + self.bytes
+
+    @property
+    def bytes(self) -> int:
+        """The size of the samples."""
+        return 2 * self.channels * self.samples
 
 
 def is_id(text: str) -> bool:
@@ -152,14 +160,14 @@ def check(record: StoredRecording) -> StoredRecording:
     return record
 
 
-def to_line(record: StoredRecording, offset: int, source: str = "") -> bytes:
+def to_line(record: StoredRecording, offset: int, source: str = "", sums: str = "") -> bytes:
     """Make the line that commits a recording whose samples begin at byte ``offset`` of the shard.
 
     The fields that an index needs come first, so that a store opens without decoding the rest.
     """
     body = json.dumps(to_dict(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
     head = f'"id":"{record.id}","offset":{offset},"channels":{len(record.channels)},"samples":{record.samples}'
-    mark = f',"source":"{source}"' if source else ""
+    mark = (f',"source":"{source}"' if source else "") + (f',"sums":"{sums}"' if sums else "")
     rest = f'{head}{mark},"recording":{body}}}'.encode()
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
@@ -169,8 +177,9 @@ def split_line(line: bytes) -> ShardLine | None:
     head = _HEAD.match(line)
     if head is None or int(head[1], 16) != zlib.crc32(line[_CHECKED_FROM:]):
         return None
-    source = (head[6] or b"").decode()
-    return ShardLine(head[2].decode(), int(head[3]), int(head[4]), int(head[5]), source, line[head.end() : -1])
+    source, sums = (head[6] or b"").decode(), (head[7] or b"").decode()
+    numbers = int(head[3]), int(head[4]), int(head[5])
+    return ShardLine(head[2].decode(), *numbers, source, sums, line[head.end() : -1])
 
 
 def decode(entry: ShardLine) -> StoredRecording:

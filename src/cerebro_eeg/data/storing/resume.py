@@ -1,7 +1,8 @@
 """Continuing a store: it must hold what the recipe would store today.
 
 A recording is stored once and never read again. So an edited table of labels, other subjects or a replaced file would
-show in the new recordings only. Such a change is refused instead.
+show in the new recordings only. Such a change is refused instead. A source that was moved or renamed is found by its
+content, unless the corpus keeps its own ids.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ def check_same(store: Store, items: Mapping[str, Item]) -> None:
     for record in store.recordings:
         item = items.get(record.id)
         if item is None:
-            changes["the source is not found any more"].append(record.id)
+            changes["the source is not there any more, or holds something else"].append(record.id)
             continue
         for task in sorted(set(record.labels) | set(item.labels)):
             if record.labels.get(task) != (tuple(item.labels[task]) if task in item.labels else None):

@@ -1,9 +1,9 @@
 """Shards: the files of a store, as a reader finds them at any moment, also beside a working writer or after a kill.
 
-A shard is ``<writer>-<number>.bin``, samples one recording after the other, and ``<writer>-<number>.jsonl``, one line
-per recording. The line is the commit record: its samples were on the disk before it was begun, and without its line
-feed it does not count. Samples without a whole line are ignored here, and the next writer cuts them off
-(``writer.py``).
+A shard is ``<writer>-<number>.bin``, samples one recording after the other, ``<writer>-<number>.sums``, the sums of
+their blocks (``block_sums.py``), and ``<writer>-<number>.jsonl``, one line per recording. The line is the commit
+record: its samples and sums were on the disk before it was begun, and without its line feed it does not count. Samples
+without a whole line are ignored here, and the next writer cuts them off (``writer.py``).
 """
 
 import contextlib
@@ -13,23 +13,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cerebro_eeg.data.storing.block_sums import SUM, block_count
 from cerebro_eeg.data.storing.records import ShardLine, split_line
 from cerebro_eeg.errors import StoreBusyError, StoreError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)-([0-9]{4,})\.jsonl")
-_MEND = (
-    "restore it from a copy, or remove both files of this shard and prepare again: only its recordings are made anew"
-)
+MEND = "restore it from a copy, or remove all files of this shard and prepare again: only its recordings are made anew"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The committed part of a shard: its lines, and their number of bytes in each of the two files."""
+    """The committed part of a shard: its lines, and their number of bytes in each of its files."""
 
     name: str
     entries: tuple[ShardLine, ...]
     line_bytes: int
     payload_bytes: int
+    sum_bytes: int
 
 
 def shard_names(folder: Path, writer: str | None = None) -> list[str]:
@@ -42,23 +42,33 @@ def shard_names(folder: Path, writer: str | None = None) -> list[str]:
 def read_shard(folder: Path, name: str) -> Shard:
     """Read everything that is committed in a shard; a StoreError names the line that is damaged."""
     data = (folder / f"{name}.jsonl").read_bytes()  # before the size of the .bin: a writer may add to both meanwhile
-    lines = data.split(b"\n")[:-1]
+    *lines, rest = data.split(b"\n")
     entries: list[ShardLine] = []
-    line_bytes = payload_bytes = 0
+    line_bytes = payload_bytes = sum_bytes = 0
     for number, line in enumerate(lines, 1):
         entry = split_line(line)
-        if entry is None and number == len(lines) and b"\0" in line:
-            break  # a power cut can leave zeros where a last line was going to be; JSON never has them
+        if entry is None and number == len(lines) and b"\0\0" in line:
+            break  # a power cut can leave zeros where a last line was going to be; one flipped bit makes one at most
         if entry is None or entry.offset != payload_bytes:
-            raise StoreError(f"line {number} of {name}.jsonl is damaged; {_MEND}")
+            raise StoreError(f"line {number} of {name}.jsonl is damaged; {MEND}")
         entries.append(entry)
         line_bytes += len(line) + 1
         payload_bytes = entry.stop
+        sum_bytes += sums_size(entry)
+    if rest and split_line(rest[:-1]) is not None:  # whole, with another byte in the place of its line feed
+        raise StoreError(f"line {len(lines) + 1} of {name}.jsonl is damaged; {MEND}")
     size = _size(folder / f"{name}.bin")
     if size < payload_bytes:
         number = next(number for number, entry in enumerate(entries, 1) if entry.stop > size)
-        raise StoreError(f"{name}.bin ends before the samples of line {number} of {name}.jsonl; {_MEND}")
-    return Shard(name, tuple(entries), line_bytes, payload_bytes)
+        raise StoreError(f"{name}.bin ends before the samples of line {number} of {name}.jsonl; {MEND}")
+    if sum_bytes and _size(folder / f"{name}.sums") < sum_bytes:
+        raise StoreError(f"{name}.sums is missing or ends before the sums of all recordings of {name}.jsonl; {MEND}")
+    return Shard(name, tuple(entries), line_bytes, payload_bytes, sum_bytes)
+
+
+def sums_size(entry: ShardLine) -> int:
+    """Return the bytes that the sums of a recording take in its shard."""
+    return SUM.itemsize * block_count(entry.bytes) if entry.sums else 0
 
 
 def claim(path: Path) -> int:

@@ -1,9 +1,12 @@
 """store.json: what a store was made of and how. It is written once, and every later addition must ask for the same.
 
+Its field ``sha256`` is the hash of all other fields, as compact JSON with sorted keys.
+
 Settings are JSON values of the preparation: signal, reference, policies, version of the recipe. ``key_check`` tells
 whether two stores have ids made with the same private key, and nothing about the key.
 """
 
+import hashlib
 import json
 import os
 import secrets
@@ -19,9 +22,13 @@ from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.terminal import has_controls
 
-FORMAT = 2
-"""2 since lines may have the fingerprint of a source. Stores of format 1 are read and continued without any."""
-_READ = (1, FORMAT)
+FORMAT = 3
+"""2 since lines may have the fingerprint of a source, 3 since blocks of samples and store.json have sums.
+
+Stores of formats 1 and 2 are read and continued without them.
+"""
+_READ = (1, 2, FORMAT)
+_SUMS_SINCE = 3
 NAME = "store.json"
 
 
@@ -36,6 +43,11 @@ class StoreInfo:
     format: int = FORMAT
     transforms: str | None = None
     """Library that computed the Fourier transforms of the filters ("SciPy 1.17"); other versions round differently."""
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether blocks of samples have sums, so that reading notices damage."""
+        return self.format >= _SUMS_SINCE
 
 
 def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_check: str | None = None) -> StoreInfo:
@@ -89,6 +101,8 @@ def read_info(folder: Path) -> StoreInfo:
         if (name := _hidden(values)) is not None:
             raise StoreError(f"{name!r} in {NAME} holds a control character, which prepare never writes; prepare anew")
         if version in _READ:
+            if (version >= _SUMS_SINCE or "sha256" in values) and values.pop("sha256") != _sum(values):
+                raise ValueError
             fields = str(values["dataset"]), dict(values["settings"]), values["key_check"], int(version)
             return StoreInfo(*fields, values.get("transforms"))
     except StoreError:
@@ -96,7 +110,7 @@ def read_info(folder: Path) -> StoreInfo:
     except (ValueError, TypeError, KeyError):
         raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
     raise StoreError(
-        f"the store has format {shown(version)}, this version reads {' and '.join(map(str, _READ))}; use the version "
+        f"the store has format {shown(version)}, this version reads {', '.join(map(str, _READ))}; use the version "
         "that made it, or prepare anew"
     )
 
@@ -112,8 +126,7 @@ def _hidden(value: Any) -> str | None:
 
 def _publish(folder: Path, info: StoreInfo) -> None:
     """Put store.json in place unless it is there, never over another one."""
-    fields = {"format": FORMAT, "transforms": info.transforms, **_fields(info)}
-    text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+    text = to_text({"format": FORMAT, "transforms": info.transforms, **_fields(info)})
     draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
     write_text(draft, text)
     try:
@@ -125,6 +138,25 @@ def _publish(folder: Path, info: StoreInfo) -> None:
             write_text(folder / NAME, text)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def has_own_form(folder: Path) -> bool:
+    """Return whether store.json has exactly the bytes that we write for its fields; call ``read_info`` before."""
+    data = (folder / NAME).read_bytes()
+    fields = parse_json(data)
+    fields.pop("sha256", None)
+    return to_text(fields).encode() == data
+
+
+def to_text(fields: dict[str, Any]) -> str:
+    """Return store.json with these fields and, since format 3, their sum."""
+    if fields["format"] >= _SUMS_SINCE:
+        fields = {**fields, "sha256": _sum(fields)}
+    return json.dumps(fields, indent=2, sort_keys=True) + "\n"
+
+
+def _sum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _transforms() -> str:

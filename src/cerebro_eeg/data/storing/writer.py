@@ -1,7 +1,8 @@
 """ShardWriter: writes recordings into a store, block by block, whole or not at all.
 
-Samples are appended to the writer's own shard and flushed, and then the line that commits them. A writer that is killed
-at any byte and opened again continues behind the last whole line. No other process may use its name meanwhile.
+Samples and the sums of their blocks are appended to the writer's own shard and flushed, and then the line that commits
+them. A writer that is killed at any byte and opened again continues behind the last whole line. No other process may
+use its name meanwhile.
 
 ``ScaleSample`` computes the scale of a recording in microvolts, one robust number, from blocks that are never in memory
 together.
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,9 +21,11 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.data.filtering.half import FilteredPiece, HalfSplitter
 from cerebro_eeg.data.reading.recording import Event
+from cerebro_eeg.data.storing.block_sums import BlockSummer
 from cerebro_eeg.data.storing.fingerprint import is_fingerprint
 from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment, check, to_line
 from cerebro_eeg.data.storing.shards import claim, disk_errors, read_shard, shard_names, sync_folder, write_all
+from cerebro_eeg.data.storing.store_info import read_info
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 
 KEPT_ROWS = 1 << 15
@@ -96,9 +100,10 @@ class ShardWriter:
         if not there:
             raise StoreError("there is no store here to write to: store.json is missing; make it with create_store")
         self._folder, self._writer, self._shard_bytes = folder, writer, shard_bytes
+        self._has_sums = read_info(folder).has_sums  # a store goes on in the format that it was begun in
         self._pid = os.getpid()
         self._ids: set[str] = set()
-        self._number = self._payload_end = self._lines_end = 0
+        self._number = self._payload_end = self._sums_end = self._lines_end = 0
         self._closed = self._busy = False
         self._lock, self._files = contextlib.ExitStack(), contextlib.ExitStack()
         try:
@@ -109,7 +114,8 @@ class ShardWriter:
                     shard = read_shard(folder, name)
                     self._ids.update(entry.id for entry in shard.entries)
                     self._number = int(name.removeprefix(f"{writer}-"))
-                    self._payload_end, self._lines_end = shard.payload_bytes, shard.line_bytes
+                    self._payload_end, self._sums_end = shard.payload_bytes, shard.sum_bytes
+                    self._lines_end = shard.line_bytes
                 self._open_shard()
         except BaseException:
             self.close()
@@ -157,6 +163,9 @@ class ShardWriter:
         name = f"{self._writer}-{self._number:04d}"
         self._payload = os.open(self._folder / f"{name}.bin", flags, 0o666)
         self._files.callback(os.close, self._payload)
+        if self._has_sums:
+            self._sums = os.open(self._folder / f"{name}.sums", flags, 0o666)
+            self._files.callback(os.close, self._sums)
         _point("between-files", name)
         self._lines = os.open(self._folder / f"{name}.jsonl", flags, 0o666)
         self._files.callback(os.close, self._lines)
@@ -167,26 +176,36 @@ class ShardWriter:
         with self._writing():
             self._files.close()
             self._number += 1
-            self._payload_end = self._lines_end = 0
+            self._payload_end = self._sums_end = self._lines_end = 0
             self._open_shard()
 
     def _cut(self) -> None:
-        """Shorten both files to their committed parts."""
+        """Shorten the files to their committed parts."""
         os.ftruncate(self._lines, self._lines_end)
         _point("between-cuts", self._writer)
+        if self._has_sums:
+            os.ftruncate(self._sums, self._sums_end)
+            _point("after-sums-cut", self._writer)
         os.ftruncate(self._payload, self._payload_end)
 
-    def _commit(self, record: StoredRecording, end: int, source: str) -> None:
-        line = to_line(record, self._payload_end, source)
+    def _commit(self, record: StoredRecording, end: int, source: str, sums: bytes) -> None:
+        mark = f"{zlib.crc32(sums):08x}" if self._has_sums else ""
+        line = to_line(record, self._payload_end, source, mark)
+        sums_end = self._sums_end
         with self._writing():
             _point("after-payload", record.id)
             os.fsync(self._payload)
             _point("after-payload-sync", record.id)
+            if self._has_sums:
+                sums_end = write_all(self._sums, sums, self._sums_end)
+                _point("after-sums", record.id)
+                os.fsync(self._sums)
+                _point("after-sums-sync", record.id)
             lines_end = write_all(self._lines, line, self._lines_end)
             _point("after-line", record.id)
             os.fsync(self._lines)
             _point("after-line-sync", record.id)
-        self._payload_end, self._lines_end = end, lines_end
+        self._payload_end, self._sums_end, self._lines_end = end, sums_end, lines_end
         self._ids.add(record.id)
 
     @contextlib.contextmanager
@@ -210,6 +229,7 @@ class Draft:
         self._end = writer._payload_end
         self._open = True
         self._hash = hashlib.sha256()
+        self._sums = BlockSummer()
         self._sample = ScaleSample()
         self._segments: list[StoredSegment] = []
         self._samples = 0
@@ -275,7 +295,7 @@ class Draft:
             )
         )
         self._open = False
-        self._writer._commit(record, self._end, source)
+        self._writer._commit(record, self._end, source, self._sums.finish())
         return record
 
     def _put(self, piece: FilteredPiece) -> None:
@@ -286,6 +306,7 @@ class Draft:
         self._samples += len(stored)
         self._segments.append(StoredSegment(start, self._samples, onset, piece.short))
         self._hash.update(stored.data)
+        self._sums.add(stored.data)
         self._sample.add(stored)
         with self._writer._writing():
             self._end = write_all(self._writer._payload, stored.data, self._end)
