@@ -57,7 +57,7 @@ class SignalConfig:
     """Width in Hz of the notch at the mains frequency of each recording; 0 for no notch."""
     filter_phase: Literal["zero", "causal"] = "zero"
     """Zero-phase FIR filters, or causal second-order sections for streams."""
-    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] = "as_recorded"
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] = "as_recorded"
     """The reference of the channels."""
 
     def __post_init__(self) -> None:

@@ -128,7 +128,7 @@ def prepare(
     dask: str | None = None,
     retry: bool = False,
     mains: float | None = None,
-    reference: Literal["as_recorded", "average", "linked_ears", "tcp"] | None = None,
+    reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] | None = None,
     causal: bool = False,
     quality: Literal["keep", "drop", "refuse"] = "keep",
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
@@ -147,6 +147,7 @@ def prepare(
     positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
+    protocol: Literal["biofoundation"] | None = None,
 ) -> PrepareResult:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
@@ -194,6 +195,8 @@ def prepare(
             threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
+        protocol: neonate, mobi: labels, splits and channels as in the scripts of the paper's group, to compare with
+            their numbers; otherwise ours.
     """
     from cerebro_eeg.data.datasets import make_recipe, options_of
     from cerebro_eeg.data.storing import prepare as preparation
@@ -224,6 +227,7 @@ def prepare(
         "positive": positive,
         "task": task,
         "legacy": legacy or None,
+        "protocol": protocol,
     }
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines

@@ -7,7 +7,8 @@ import pytest
 
 from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
-from cerebro_eeg.data.datasets.mobi import mobi, open_mobi
+from cerebro_eeg.data.datasets import mobi as mobi_module
+from cerebro_eeg.data.datasets.mobi import ORDER, STRETCHES, Angles, mobi, open_mobi, open_mobi_as_named
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Segment
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Task
@@ -144,6 +145,79 @@ def test_an_angle_without_any_value(trial):
     (item,) = mobi(trial.parent).find()
     with pytest.raises(RecordingError, match="an angle of the training trial has no values"):
         item.labels["joints"]
+
+
+# The protocol of another public script
+
+PROTOCOL = "joints_biofoundation"
+
+
+def test_the_protocol_on_a_trial_of_full_length(tmp_path):
+    """23 minutes of angles: 10, 5 and 5 minutes behind the first two, each cut into steps of 50 ms."""
+    rows, folder = 23 * 6000, tmp_path / "SL01-T02"  # no first trial is needed: nothing is scaled by it
+    folder.mkdir()
+    lines = [f"12 joints ({' '.join(CODES)})", "x"]
+    lines += [f"{row / 100:.2f}" + f"\t{row % 1000}" * 12 for row in range(rows)]
+    (folder / "joints.txt").write_text("\n".join(lines) + "\n")
+    for name in ("eeg.txt", "impedances-before.txt"):
+        (folder / name).write_text("not read here")
+    (item,) = mobi(tmp_path, protocol="biofoundation").find()
+    intervals = item.labels[PROTOCOL]
+    assert len(pickle.dumps(item)) < 2000
+    assert [[i.split for i in intervals].count(split) for split in ("train", "val", "test")] == [12000, 6000, 6000]
+    first = {split: next(i for i in intervals if i.split == split) for split in ("train", "val", "test")}
+    last = {i.split: i for i in intervals}
+    assert [(first[s].start, last[s].stop) for s in first] == [(120.0, 720.0), (720.0, 1020.0), (1020.0, 1320.0)]
+    # rows 12000 to 12004 have 0, 1, 2, 3 and 4 degrees: 2 on average, 2 / 90 = 0.0222
+    assert first["train"] == Interval(120.0, 120.05, "train", None, (0.0222,) * 12)
+    assert last["test"] == Interval(1319.95, 1320.0, "test", None, (round(997 / 90, 4),) * 12)
+
+
+def test_the_protocol_through_a_store(corpus, tmp_path, monkeypatch):
+    """The same with seconds for minutes: windows lie in one split, and have the mean of their last five samples."""
+    seconds = {split: (start / 60 / 4, stop / 60 / 4) for split, (start, stop) in STRETCHES.items()}
+    monkeypatch.setattr(mobi_module, "STRETCHES", seconds)  # 0.5 to 3, 3 to 4.25 and 4.25 to 5.5 s
+    store = tmp_path / "store"
+    done = prepare(mobi(corpus, protocol="biofoundation"), store)
+    assert (done.recordings, done.skipped, done.montages) == (6, {}, {60: 6})
+    assert done.faults == {"other_columns": 6}  # the cap of these files is not in the order of the script
+    assert {"T7", "T8"} <= set(Store(store).recordings[0].channels)
+    parts = {
+        split: find_windows(Store(store), seconds=1.0, stride=0.05, task=PROTOCOL, split=split, labels="last")
+        for split in STRETCHES
+    }
+    assert assert_disjoint(parts) == "trial"
+    limits = {"train": (50, 300), "val": (300, 425), "test": (425, 550)}
+    for split, found in parts.items():
+        low, high = limits[split]
+        expected = np.arange(low, high - 100 + 1, 5)
+        for subject, trial in [(1, 1), (2, 3)]:
+            ids = found.ids(range(len(found)))
+            mine = [n for n, (id, _) in enumerate(ids) if id == f"mobi_SL0{subject}-T0{trial}"]
+            np.testing.assert_array_equal(found.start[mine], expected)
+            reach = {} if subject == 1 else {"low": -20.0, "high": 90.0}
+            means = [angles(N, **reach)[start + 95 : start + 100].mean(0) / 90 for start in expected]
+            np.testing.assert_allclose(found.target[mine], np.array(means), atol=5.1e-5)  # four digits are kept
+
+
+def test_the_protocol_on_a_short_trial_and_missing_angles(trial):
+    values = angles(60)
+    values[7, 3] = np.nan
+    write_table(trial / "joints.txt", [f"12 joints ({' '.join(CODES)})", "x"], np.arange(60) / 100, values)
+    (item,) = mobi(trial.parent, protocol="biofoundation").find()
+    assert item.labels[PROTOCOL] == ()  # 0.6 s: nothing is left behind the first two minutes
+    whole = Angles(trial / "joints.txt", None, {"train": (0.0, 1.0)}, PROTOCOL, 6)
+    assert [len(interval.values) for interval in whole[PROTOCOL]] == [6, 0, *[6] * 10]
+
+
+def test_the_protocol_knows_the_order_of_its_script(trial):
+    write_impedances(trial / "impedances-before.txt", ORDER)
+    recording = open_mobi_as_named(trial, ChannelPolicy())
+    assert recording.faults == ()
+    assert list(recording.match.names) == [name for name in ORDER if name not in EOG]
+    assert sorted(ORDER) == sorted(CAP)
+    with pytest.raises(ConfigError, match="protocol is 'labram'; use 'biofoundation'"):
+        mobi(trial.parent, protocol="labram")
 
 
 # Damaged and missing pieces

@@ -121,6 +121,78 @@ def test_legacy_windows(tmp_path):
         assert windows_of(Store(tmp_path / "store"), "seizure_legacy", labels) == {"neonate_eeg4": expected}
 
 
+# The protocol of another public script
+
+PROTOCOL = "seizure_biofoundation"
+
+
+@pytest.fixture
+def protocol(tmp_path):
+    """Three newborns, one of each split; the script reads the numbers above the marks as if they were a second."""
+    a = {1: "0111", 2: "0110", 7: "1.01"}
+    b = {1: "0101", 2: "0100", 7: "1..0"}
+    c = {1: "1001", 2: "1010", 7: "0..."}
+    return write_neonate(tmp_path / "helsinki", {1: 14, 2: 27, 7: 25}, (a, b, c))
+
+
+def test_the_protocol_label_by_label(protocol):
+    """By hand. Window k is seconds 5k to 5k + 5 and gets what most experts say of second k - 1."""
+    assert {item.name: item.labels[PROTOCOL] for item in neonate(protocol, protocol="biofoundation").find()} == {
+        # 14 s are two windows: the first has the number of the newborn, 1; the second has second 0: 0 0 1
+        "neonate_eeg1": (Interval(0.0, 5.0, "val", "seizure"), Interval(5.0, 10.0, "val", "background")),
+        # seconds 0 to 3 are 0 0 1, 1 1 0, 1 0 1, 0 0 0; window 0 has the number 2, which is no mark
+        "neonate_eeg2": (
+            Interval(5.0, 10.0, "train", "background"),
+            Interval(10.0, 20.0, "train", "seizure"),
+            Interval(20.0, 25.0, "train", "background"),
+        ),
+        # seconds 0 to 3: 1 1 0; nobody; one expert, 0; two who disagree: the first draw of NumPy's seed 0 is 1
+        "neonate_eeg7": (
+            Interval(5.0, 10.0, "test", "seizure"),
+            Interval(15.0, 20.0, "test", "background"),
+            Interval(20.0, 25.0, "test", "seizure"),
+        ),
+    }
+
+
+def test_the_protocol_splits_61_8_and_10_newborns(tmp_path):
+    marks = dict.fromkeys(range(1, 82), "000000")
+    folder = write_neonate(tmp_path / "all", dict.fromkeys(marks, 10), (marks,) * 3)
+    items = list(neonate(folder, protocol="biofoundation").find())
+    by_split = {}
+    for item in items[:79]:
+        by_split.setdefault(item.labels[PROTOCOL][0].split, []).append(int(item.name.removeprefix("neonate_eeg")))
+    assert by_split["val"] == [1, 3, 24, 32, 34, 42, 46, 69]
+    assert by_split["test"] == [7, 11, 27, 39, 47, 53, 57, 59, 68, 79]
+    assert len(by_split["train"]) == 61
+    assert [(item.name, dict(item.labels)) for item in items[79:]] == [("neonate_eeg80", {}), ("neonate_eeg81", {})]
+
+
+def test_the_protocol_through_a_store(protocol, tmp_path):
+    done = prepare(neonate(protocol, protocol="biofoundation"), tmp_path / "store")
+    assert (done.recordings, done.skipped, done.montages, done.faults) == (3, {}, {18: 3}, {})
+    store = Store(tmp_path / "store")
+    assert store.recordings[0].channels == tuple(
+        "Fp2-F4 F4-C4 C4-P4 P4-O2 Fp1-F3 F3-C3 C3-P3 P3-O1 Fp2-F8 F8-T8 T8-P8 P8-O2 Fp1-F7 F7-T7 T7-P7 P7-O1 "
+        "Fz-Cz Cz-Pz".split()
+    )
+    found = windows_of(store, PROTOCOL, "interval")
+    assert found["neonate_eeg1"] == [(0, "seizure"), (5, "background")]
+    assert found["neonate_eeg2"] == [(5, "background"), (10, "seizure"), (15, "seizure"), (20, "background")]
+    assert store.info.settings["options"] == {"protocol": "biofoundation"}
+    parts = {s: find_windows(store, seconds=5, task=PROTOCOL, split=s) for s in ("train", "val", "test")}
+    assert assert_disjoint(parts) == "subject"
+    with pytest.raises(ConfigError, match="options"):
+        prepare(neonate(protocol), tmp_path / "store")
+
+
+def test_protocols_that_are_none(protocol):
+    with pytest.raises(ConfigError, match="protocol is 'labram'; use 'biofoundation', or leave it out"):
+        neonate(protocol, protocol="labram")
+    with pytest.raises(ConfigError, match="--legacy and --protocol were both given"):
+        neonate(protocol, protocol="biofoundation", legacy=True)
+
+
 @pytest.mark.parametrize("blank", ["", "NaN", "nan"])
 def test_a_second_that_one_expert_did_not_mark_has_no_label(small, blank):
     write_marks(small / "annotations_2017_B.csv", {3: "00.111"}, blank)

@@ -18,7 +18,7 @@ from cerebro_eeg.data.filtering import plan as fir
 from cerebro_eeg.data.filtering.filters import filter_recording, finite_runs
 from cerebro_eeg.data.filtering.half import to_half
 from cerebro_eeg.data.filtering.plan import FilterPlan, estimate_mains, plan_filters
-from cerebro_eeg.data.filtering.references import TCP, rereference
+from cerebro_eeg.data.filtering.references import MONTAGES, rereference
 from cerebro_eeg.data.filtering.zero_phase import ZeroPhase
 from cerebro_eeg.data.reading.recording import Recording, Segment
 from cerebro_eeg.errors import ChannelError, ConfigError, RecordingError
@@ -467,6 +467,9 @@ def test_references_by_hand():
     assert tcp.dtype == average.dtype == ears.dtype == np.float32
 
 
+TCP = MONTAGES["tcp"]
+
+
 def test_tcp_is_the_montage_of_the_temple_corpora():
     old = "T3 T7 T4 T8 T5 P7 T6 P8".split()
     names = dict(zip(old[1::2], old[::2], strict=True))
@@ -489,11 +492,27 @@ def test_tcp_is_the_montage_of_the_temple_corpora():
     assert np.array_equal(again, found)
 
 
+def test_the_double_banana():
+    """Two chains of four on each side, from Fp to O, and two in the middle."""
+    samples = np.random.default_rng(0).standard_normal((50, len(NAMES))).astype(np.float32)
+    found, channels = rereference(samples, channels_of(NAMES), "double_banana")
+    assert [channel.name for channel in channels] == (
+        "Fp2-F4 F4-C4 C4-P4 P4-O2 Fp1-F3 F3-C3 C3-P3 P3-O1 Fp2-F8 F8-T8 T8-P8 P8-O2 Fp1-F7 F7-T7 T7-P7 P7-O1 "
+        "Fz-Cz Cz-Pz"
+    ).split()
+    for first, (start, end) in {0: ("Fp2", "O2"), 4: ("Fp1", "O1"), 8: ("Fp2", "O2"), 12: ("Fp1", "O1")}.items():
+        chain = found[:, first : first + 4].sum(axis=1)
+        np.testing.assert_allclose(chain, samples[:, NAMES.index(start)] - samples[:, NAMES.index(end)], atol=1e-5)
+    np.testing.assert_allclose(
+        found[:, 16:].sum(axis=1), samples[:, NAMES.index("Fz")] - samples[:, NAMES.index("Pz")], atol=1e-5
+    )
+
+
 def test_references_that_cannot_be_made():
     samples = np.zeros((4, 2), np.float32)
     with pytest.raises(ChannelError, match="missing: A1, A2"):
         rereference(samples, channels_of(["Cz", "Pz"]), "linked_ears")
-    with pytest.raises(ChannelError, match="none of the 22 TCP pairs"):
+    with pytest.raises(ChannelError, match="none of the 22 pairs of 'tcp'"):
         rereference(samples, channels_of(["Fz", "Pz"]), "tcp")
     with pytest.raises(ChannelError, match="are pairs"):
         rereference(samples, (Channel("Fz"), Channel("Cz", "Pz")), "average")

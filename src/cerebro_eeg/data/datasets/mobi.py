@@ -13,6 +13,10 @@ An interval of 50 ms has the angles of its last sample. So windows of 2 s every 
 exactly the angles of their own last sample. Angles are scaled to 0 ... 1 by the least and the greatest of the same
 person's first trial, which trains; values beyond stay beyond.
 
+The protocol ``biofoundation`` does what the script of the paper's group does, so that numbers can be compared: each
+trial is cut into 10, 5 and 5 minutes behind its first two; an interval has the mean of its angles, divided by 90; T7
+and T8 keep their names.
+
 The text files are read strictly. Public code skips rows that it cannot read; here such a row is refused, because
 leaving it out would shift everything behind it. Errors name the row and never quote it.
 """
@@ -136,29 +140,58 @@ TASKS = {"joints": JOINTS, "goniometers": JOINTS[:6]}
 """Targets by task: all 12 angles of the files, as in the paper, or the six that were measured."""
 STEP = 5
 """Samples of an interval: 50 ms."""
+STRETCHES = {"train": (2, 12), "val": (12, 17), "test": (17, 22)}
+"""Minutes of each trial by the protocol ``biofoundation``; the first two, without walking, are left out."""
+DEGREES = 90.0
+"""What the protocol divides angles by."""
+ORDER = tuple(
+    "Fp1 Fp2 F7 F3 Fz F4 F8 FC5 FC1 FC2 FC6 T7 C3 Cz C4 T8 TP9 CP5 CP1 CP2 CP6 TP10 P7 P3 Pz P4 P8 PO9 O1 Oz O2 PO10 "
+    "AF7 AF3 AF4 AF8 F5 F1 F2 F6 FT9 FT7 FC3 FC4 FT8 FT10 C5 C1 C2 C6 TP7 CP3 CPz CP4 TP8 P5 P1 P2 P6 PO7 PO3 POz PO4 "
+    "PO8".split()
+)
+"""The columns of ``eeg.txt`` as the protocol's script names them, without a look at ``impedances-before.txt``."""
 _DIGITS = 4  # of a scaled angle: finer than any goniometer, and the store keeps numbers as text
 _TRIAL = re.compile(r"(SL\d\d)-(T\d\d)")
 _FILES = ("eeg.txt", "joints.txt", "impedances-before.txt")
 
 
-def mobi(folder: Path, *, task: str = "joints") -> Recipe:
-    """Make the recipe; ``task`` "joints" has all 12 angles, "goniometers" the six that were measured."""
+def mobi(folder: Path, *, task: str = "joints", protocol: str | None = None) -> Recipe:
+    """Make the recipe; ``task`` "joints" has all 12 angles, "goniometers" the six that were measured.
+
+    ``protocol`` "biofoundation" has other splits, targets and names of channels, only to reproduce numbers.
+    """
     if task not in TASKS:
         raise ConfigError(f"task is {task!r}; use one of {', '.join(map(repr, TASKS))}")
+    if protocol not in (None, "biofoundation"):
+        raise ConfigError(f"protocol is {protocol!r}; use 'biofoundation', or leave it out for ours")
+    about = "MoBI: EEG and joint angles of 8 people who walk on a treadmill"
+    if protocol:
+        about += "; BioFoundation's protocol: the splits are minutes of the same recordings"
+    name = f"{task}_{protocol}" if protocol else task
     return Recipe(
         "mobi",
-        "MoBI: EEG and joint angles of 8 people who walk on a treadmill",
-        functools.partial(_find, _trials(folder), task),
+        about,
+        functools.partial(_find, _trials(folder), task, name, protocol is not None),
         signal=SignalConfig(sfreq=RATE),
         mains=60.0,
         split_unit="trial",
-        tasks={task: Task("regression", TASKS[task], 2.0, STEP / RATE, labels="last")},
+        tasks={name: Task("regression", TASKS[task], 2.0, STEP / RATE, labels="last")},
         own_ids=True,
+        options={"protocol": protocol} if protocol else {},
     )
 
 
-def open_mobi(folder: Path, policy: ChannelPolicy) -> Recording:
-    """Open one trial; its EEG and its angles must have the same times."""
+def open_mobi_as_named(folder: Path, policy: ChannelPolicy) -> Recording:
+    """Open one trial by the protocol: all names stay, and another order of the columns than its list is a fault."""
+    recording = open_mobi(folder, policy, moved={})
+    if tuple(row.label for row in recording.match.rows) == ORDER:
+        return recording
+    note = "impedances-before.txt names the columns in another order than the protocol, and its names were taken"
+    return replace(recording, faults=(*recording.faults, Fault("other_columns", note)))
+
+
+def open_mobi(folder: Path, policy: ChannelPolicy, moved: Mapping[str, str] = MOVED) -> Recording:
+    """Open one trial; its EEG and its angles must have the same times. ``moved`` renames channels."""
     labels = read_channels(folder / "impedances-before.txt")
     eeg, joints = read_eeg(folder / "eeg.txt"), read_joints(folder / "joints.txt")
     if not np.array_equal(eeg.stamps, joints.stamps):
@@ -168,7 +201,7 @@ def open_mobi(folder: Path, policy: ChannelPolicy) -> Recording:
             "the same time in each row of both; copy them anew",
         )
     kinds = ["eog" if label in EYES else "eeg" for label in labels]
-    match = policy.match([MOVED.get(label, label) for label in labels], None, kinds)
+    match = policy.match([moved.get(label, label) for label in labels], None, kinds)
     signal = ArraySamples(np.ascontiguousarray(eeg.values[:, list(match.index)], np.float32))
     recording = Recording(RATE, match, eeg.segments, signal)
     return replace(recording, faults=(*eeg.faults, *amplitude_faults(recording)))
@@ -179,36 +212,63 @@ class Angles(Mapping[str, tuple[Interval, ...]]):
     """The labels of a trial, read on demand: those of all trials together would fill the memory."""
 
     joints: Path
-    training: Path
-    """The angles of the trial that scales the person's angles."""
-    split: str
-    task: str
+    training: Path | None
+    """The angles of the trial that scales the person's angles; None divides them by 90."""
+    minutes: Mapping[str, tuple[float, float]]
+    """The stretch of each split."""
+    name: str
+    """The task as the store calls it."""
+    width: int
+    """The number of angles."""
 
     def __getitem__(self, task: str) -> tuple[Interval, ...]:
-        if task != self.task:
+        if task != self.name:
             raise KeyError(task)
         return self._intervals()
 
     def __iter__(self) -> Iterator[str]:
-        return iter((self.task,))
+        return iter((self.name,))
 
     def __len__(self) -> int:
         return 1
 
     def _intervals(self) -> tuple[Interval, ...]:
-        rows, width = read_joints(self.joints), len(TASKS[self.task])
-        training = rows.values if self.training == self.joints else read_joints(self.training).values
-        scaled = _scaled(rows.values[:, :width], training[:, :width]).round(_DIGITS).tolist()
+        rows = read_joints(self.joints)
+        targets = self._targets(rows.values).round(_DIGITS).tolist()
         intervals = []
-        for segment in rows.segments:
-            for first in range(segment.start, segment.stop - STEP + 1, STEP):
-                start = segment.onset + (first - segment.start) / RATE
-                values = scaled[first + STEP - 1]
-                if any(map(math.isnan, values)):  # no place for it in a store: an interval without a target
-                    values = []
-                stop = start + STEP / RATE
-                intervals.append(Interval(round(start, 6), round(stop, 6), self.split, None, tuple(values)))
+        for split, segment, first in self._places(rows.segments):
+            start = segment.onset + (first - segment.start) / RATE
+            values = targets[first + STEP - 1]
+            if any(map(math.isnan, values)):  # no place for it in a store: an interval without a target
+                values = []
+            stop = start + STEP / RATE
+            intervals.append(Interval(round(start, 6), round(stop, 6), split, None, tuple(values)))
         return tuple(intervals)
+
+    def _targets(self, angles: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the targets of the interval that ends with each row."""
+        if self.training is None:
+            return _means(angles[:, : self.width]) / DEGREES
+        training = angles if self.training == self.joints else read_joints(self.training).values
+        return _scaled(angles[:, : self.width], training[:, : self.width])
+
+    def _places(self, segments: tuple[Segment, ...]) -> Iterator[tuple[str, Segment, int]]:
+        """Yield split, segment and first row of each interval; rows are counted, as the script does, not seconds."""
+        for split, limits in self.minutes.items():
+            low, high = (limit * 60 * RATE for limit in limits)
+            for segment in segments:
+                first = max(segment.start, int(low))
+                last = int(min(segment.stop, high)) - STEP
+                for row in range(first, last + 1, STEP):
+                    yield split, segment, row
+
+
+def _means(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of each row and the rows before it that make an interval; NaN where there are too few."""
+    means = np.full(angles.shape, np.nan)
+    if len(angles) >= STEP:
+        means[STEP - 1 :] = np.lib.stride_tricks.sliding_window_view(angles, STEP, axis=0).mean(-1)
+    return np.where(np.isfinite(means), means, np.nan)
 
 
 def _scaled(values: NDArray[np.float64], training: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,29 +295,34 @@ def _trials(folder: Path) -> dict[str, Path]:
     return trials
 
 
-def _lacks(name: str, trials: dict[str, Path]) -> str | None:
-    """Name what a trial lacks; None if nothing."""
+def _lacks(name: str, trials: dict[str, Path], scaled: bool) -> str | None:
+    """Name what a trial lacks; None if nothing. Angles that are ``scaled`` need the first trial, too."""
     training = f"{name.split('-')[0]}-T01"
-    if training not in trials:
+    if scaled and training not in trials:
         return f"{training} is missing, which the angles of {name} are scaled by; copy it there"
-    if not (trials[training] / "joints.txt").is_file():
+    if scaled and not (trials[training] / "joints.txt").is_file():
         return f"{training} has no joints.txt, which the angles of {name} are scaled by; copy it there"
     missing = [file for file in _FILES if not (trials[name] / file).is_file()]
     return f"{name} has no {', '.join(missing)}; copy the trial anew" if missing else None
 
 
-def _find(trials: dict[str, Path], task: str) -> Iterator[Item]:
+def _find(trials: dict[str, Path], task: str, stored: str, protocol: bool) -> Iterator[Item]:
     for name, path in trials.items():
         subject, trial = name.split("-")
-        if lack := _lacks(name, trials):
+        if lack := _lacks(name, trials, scaled=not protocol):
             yield Item(f"mobi_{name}", functools.partial(refuse, "missing", lack), f"mobi_{subject}")
             continue
-        training = trials[f"{subject}-T01"] / "joints.txt"
         yield Item(
             f"mobi_{name}",
-            functools.partial(open_mobi, path),
+            functools.partial(open_mobi_as_named if protocol else open_mobi, path),
             f"mobi_{subject}",
-            Angles(path / "joints.txt", training, SPLITS[trial], task),
+            Angles(
+                path / "joints.txt",
+                None if protocol else trials[f"{subject}-T01"] / "joints.txt",
+                STRETCHES if protocol else {SPLITS[trial]: (0.0, math.inf)},
+                stored,
+                len(TASKS[task]),
+            ),
             size=sum((path / file).stat().st_size for file in _FILES),
             files=tuple(path / file for file in _FILES),
         )
