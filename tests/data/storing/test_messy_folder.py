@@ -261,10 +261,10 @@ def test_a_folder_that_goes_while_it_is_looked_through(home, monkeypatch, capsys
     [
         (["--out", "store", "--labels", "gone.csv"], "the table of labels cannot be read: No such file or directory"),
         (["--out", "store", "--labels", "eeg"], "the table of labels cannot be read: Is a directory"),
-        (["--out", "eeg/a.edf/store"], "the store could not be written: Not a directory"),
+        (["--out", "eeg/a.edf/store"], "--out cannot be used: a file stands where a folder should be"),
         (["--out", "eeg/a.edf"], "the store could not be written: File exists"),
-        (["--out", "store", "--map", "eeg/a.edf/map"], "the map file cannot be used (NotADirectoryError)"),
-        (["--out", "store", "--key", "eeg/a.edf/key"], "the key file cannot be used (FileExistsError)"),
+        (["--out", "store", "--map", "eeg/a.edf/map"], "--map cannot be used: a file stands where a folder should be"),
+        (["--out", "store", "--key", "eeg/a.edf/key"], "--key cannot be used: a file stands where a folder should be"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_said_by_kind(home, capsys, args, words):
