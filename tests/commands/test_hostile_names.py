@@ -121,14 +121,14 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         import train_stores
 
-        task = {"kind": "classification", "names": list(SHOWN[:2]), "seconds": 1.0, "stride": 1.0}
+        task = {"kind": "classification", "names": [SHOWN[0], SHOWN[5]], "seconds": 1.0, "stride": 1.0}
         patch.setitem(train_stores.TASKS, SHOWN[4], task)
         labels = train_stores._labels
 
         def hostile(number, seconds, pretrain):
             found = labels(number, seconds, pretrain)
             found[SHOWN[4]] = [
-                type(i)(i.start, i.stop, i.split, SHOWN[("slow", "fast").index(i.label)]) for i in found["alpha"]
+                type(i)(i.start, i.stop, i.split, {"slow": SHOWN[0], "fast": SHOWN[5]}[i.label]) for i in found["alpha"]
             ]
             return found
 
@@ -162,7 +162,7 @@ def test_no_verb_prints_them_raw(run, place):
     assert SHOWN[0] in run("info", "store", allowed=(0, 5))
     run("info", "store", "--json", allowed=(0, 5))
     assert SHOWN[0] in run("info", "model")
-    assert "$x^{$" in run("info", "odd.edf", "--plot", "odd.svg", "--unknown", "drop")
+    assert "$x^{$" in run("info", "odd.edf", "--unknown", "drop")
     run("info", "odd.edf", allowed=(3,))
     text = run("predict", "model", "eeg", "--out", "said", "--show-paths", "--annotations", "edf", "bids")
     assert "a\\x1b[31mb" in text
@@ -170,7 +170,7 @@ def test_no_verb_prints_them_raw(run, place):
     run("prepare", "folder", "eeg", "--out", "other", "--workers", "0", "--show-paths")
     training = ("--task", SHOWN[4], "--from", "none", "--preset", "tiny", "--steps", "1", "--batch-size", "4")
     run("finetune", "store", *training, "--out", "run", "--device", "cpu")
-    run("evaluate", "run", "store", "--device", "cpu", "--resamples", "100")
+    assert SHOWN[5] in run("evaluate", "run", "store", "--split", "validation", "--device", "cpu", "--resamples", "100")
     run("finetune", "store", "--task", "\x1b[2J", "--from", "none", "--out", "x", allowed=(2, 3))
     run("info", "\x1b[2J\u202e", allowed=(2, 3))
     run("\x1b[2J", allowed=(2,))

@@ -191,8 +191,9 @@ def prepare(
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
-        positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR,
-            threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
+        positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR (positive
+            class), threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger
+            number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
         protocol: neonate, mobi: labels, splits and channels as in the scripts of the paper's group, to compare with
