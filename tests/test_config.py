@@ -111,7 +111,8 @@ def test_schema_is_frozen():
     head["threshold_level"] = "unknown"
     assert to_dict(HeadConfig(2)) == head
     assert to_dict(Training()) == {"steps": 0, "windows": 0, "electrode_windows": {}, "data": []}
-    assert to_dict(Source("s")) == {"name": "s", "windows": 0, "hours": 0.0, "sha256": "", "licence": ""}
+    seen = {"subjects": [], "ids": "", "task": ""}
+    assert to_dict(Source("s")) == {"name": "s", "windows": 0, "hours": 0.0, "sha256": "", "licence": "", **seen}
 
 
 def altered(path, value):

@@ -24,12 +24,19 @@ TASKS = {
 }
 
 
-def make_store(folder: Path, subjects: int = 6, seconds: int = 8, name: str = "s", pretrain: bool = False) -> Store:
+def make_store(
+    folder: Path,
+    subjects: int = 6,
+    seconds: int = 8,
+    name: str = "s",
+    pretrain: bool = False,
+    dataset: str = "made",
+) -> Store:
     """A subject a recording; every other second oscillates at 6 Hz, the others at 12 Hz: task ``alpha``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         signal = to_dict(SignalConfig())
-        create_store(folder, "made", {"tasks": TASKS, "split_unit": "subject", "signal": signal, "recipe": "made"})
+        create_store(folder, dataset, {"tasks": TASKS, "split_unit": "subject", "signal": signal, "recipe": "made"})
         with ShardWriter(folder, "w") as writer:
             for number in range(subjects):
                 rng = np.random.default_rng([number, len(name)])

@@ -313,6 +313,12 @@ class Source:
     """Hash of the store."""
     licence: str = ""
     """Licence and attribution."""
+    subjects: tuple[str, ...] = ()
+    """Marks of the subjects in it, hashes that name nobody (``runs/provenance.py``)."""
+    ids: str = ""
+    """What made the ids that the marks are of: the check of a key, or "own"; empty if there are no marks."""
+    task: str = ""
+    """The task whose labels were learned; empty if the signals alone were."""
 
     def __post_init__(self) -> None:
         settle(self)

@@ -12,7 +12,7 @@ from cerebro_eeg import cli
 from cerebro_eeg.commands.info import info
 from cerebro_eeg.commands.info_store import Amount, info_store
 from cerebro_eeg.data.storing.records import Interval
-from cerebro_eeg.data.storing.skip_log import SkipLog, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_reasons, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
@@ -81,7 +81,7 @@ def store(tmp_path):
         log.add("x", "unit")
         log.add("y", "unit")
         log.add("z", "channels")
-    write_skipped(folder, Store(folder).skipped())
+    write_skipped(folder, read_reasons(folder))
     return folder
 
 
@@ -132,7 +132,8 @@ def test_text_and_json(store, capsys):
     for words in (
         "store of made (ids are keyed hashes)",
         "2; 1 recordings without one",
-        "3 sources: channels 1, unit 2",
+        "3 sources (skipped.csv has a sentence for each)",
+        "2 unit      say the unit with --unit uV",
         "mended or lived with, in recordings: truncated 2, unit 1",
         "3 flat channels in 2 recordings",
         "1 of 3 have written; not 2, 3",

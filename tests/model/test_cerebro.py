@@ -75,15 +75,15 @@ def test_names_and_numbers_of_channels_must_agree():
 
 
 def test_positions_of_chs_info_are_used_for_nearest():
-    montage = mne.channels.make_standard_montage("GSN-HydroCel-32")
-    info = mne.create_info([f"E{i}" for i in range(1, 33)], 256.0, "eeg")
-    info.set_montage(montage, on_missing="ignore")
+    montage = mne.channels.make_standard_montage("mgh60")
+    info = mne.create_info(montage.ch_names, 256.0, "eeg")
+    info.set_montage(montage)
     with pytest.raises(errors.ChannelError, match="nearest"):
         Cerebro(chs_info=info["chs"], config=small())
     model = Cerebro(chs_info=info["chs"], config=small(), unknown="nearest_or_drop")
     names = dict(zip([r.label for r in model.channels.rows], model.channels.rows, strict=True))
-    assert [names[f"E{i}"].channel.name for i in (1, 2, 3, 4)] == ["Fp1", "Fp2", "F3", "F4"]  # as EGI's table has it
-    assert len(model.channels.channels) > 24
+    assert [names[f"EEG00{i}"].channel.name for i in (1, 2, 3)] == ["Fp1", "Fpz", "Fp2"]  # as the maker's table has it
+    assert len(model.channels.channels) > 55
 
 
 # ---- features ------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_positions_in_another_unit_do_not_matter_where_names_suffice():
 
 def test_objects_of_mne_are_pointed_to_their_arrays():
     raw = mne.io.RawArray(noise()[0] * 1e-6, mne.create_info(["Fp1", "Cz", "T7"], 256.0, "eeg"), verbose=False)
-    with pytest.raises(errors.InputError, match=r"a RawArray object was given; pass x.get_data\(\) with chs_info"):
+    with pytest.raises(errors.InputError, match=r"a RawArray object was given; call cerebro_eeg.embed\(x, model\)"):
         make().embed(raw)
     found = make(ch_names=None).embed(raw.get_data(), chs_info=raw.info["chs"], unit="V")
     np.testing.assert_allclose(found, make().embed(noise()[:1]), rtol=1e-4, atol=1e-5)

@@ -32,23 +32,14 @@ def noise(*shape):
     return 20 * torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def in_place(model, **how):
-    model.compile(**how)
-    return model
-
-
 WAYS = {
     "torch.compile(model)": torch.compile,
-    "model.compile()": in_place,
     "inside a step": lambda model, **how: torch.compile(lambda x: model(x) * 1, **how),  # as Lightning does
 }
 
 WRONG = [
     ((4, 7, 40), "the windows have 7 channels, but 5 are named"),
-    ((4, 4, 40), "the windows have 4 channels, but 5 are named"),
-    ((4, 40, 5), "it looks transposed"),
     ((4, 5, 48), "the windows have 48 samples; the model was made for n_times=40"),
-    ((4, 5, 32), "the windows have 32 samples; the model was made for n_times=40"),
     ((5, 40), r"expected \(windows, channels, samples\)"),
     ((0, 5, 40), "the array is empty"),
 ]
@@ -58,14 +49,13 @@ WRONG = [
 def test_a_compiled_model_refuses_wrong_shapes_and_counts_windows_without_a_new_compilation(way):
     model, backend = make().train(), CompileCounter()
     compiled = WAYS[way](model, backend=backend, fullgraph=True)
-    for windows in (4, 4, 4, 6, 3, 5, 2, 7, 2, 3):
+    for windows in (4, 4, 6, 3, 5, 2, 16):
         compiled(noise(windows, 5, 40)).sum().backward()
     assert backend.frame_count <= 2  # for one number of windows, and for any
     assert model.training_record.windows == 40
     assert model.training_record.electrode_windows == dict.fromkeys(NAMES, 40)
-    for shape, message in WRONG[:1]:
-        with pytest.raises(torch._dynamo.exc.Unsupported, match=message):  # the whole graph is asked for
-            compiled(noise(*shape))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="do not have the model's channels or length"):
+        compiled(noise(4, 7, 40))  # torch's own error, because fullgraph was asked for
 
 
 def test_one_graph_for_all_numbers_of_windows_refuses_wrong_shapes_in_one_line():
@@ -79,11 +69,12 @@ def test_one_graph_for_all_numbers_of_windows_refuses_wrong_shapes_in_one_line()
         for shape, message in WRONG:
             with pytest.raises(errors.InputError, match=message):
                 compiled(noise(*shape))
+        assert compiled(noise(4, 5, 40) * torch.nan).isnan().all()  # it is still compiled: eager code would refuse this
 
 
 def test_a_checkpoint_of_compiled_training_loads_its_own_channels(tmp_path):
-    model = make().train()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = make().train()
+    compiled.compile(backend="aot_eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
     for _ in range(3):
         torch.nn.functional.cross_entropy(compiled(noise(4, 5, 40)), torch.arange(4) % 2).backward()
@@ -130,9 +121,8 @@ def test_nan_stays_nan_in_a_graph_and_embed_refuses_it():
     compiled = torch.compile(model, backend="eager")
     with torch.no_grad():
         assert compiled(x).isnan().any(1).tolist() == [False, True, False, False]
-    for way in (compiled, in_place(model, backend="eager")):
-        with pytest.raises(errors.InputError, match="NaN or infinity, first in window 1, channel 'T7', sample 3"):
-            way.embed(x)
+    with pytest.raises(errors.InputError, match="NaN or infinity, first in window 1, channel 'T7', sample 3"):
+        compiled.embed(x)
 
 
 def test_an_exported_model_takes_only_its_channels_and_length():

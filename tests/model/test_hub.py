@@ -16,14 +16,14 @@ import sys
 import threading
 
 import pytest
-import torch
 import yaml
 
 from cerebro_eeg.config import HeadConfig, Source, Training
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.model import hub
+from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
+from predict_files import edf
 from tiny_models import randomized, small
 
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -364,9 +364,24 @@ def test_config_json_says_what_the_weights_say(tmp_path):
     model = make_model()
     model.head = HeadConfig(2, names=("a", "b"))
     stated = json.loads((model.save_pretrained(tmp_path) / "config.json").read_text())
-    assert stated == {"model_type": "cerebro-eeg", "version": 3, **json.loads(json.dumps(model.header.to_dict()))}
+    assert stated == {"model_type": "cerebro-eeg", "version": 4, **json.loads(json.dumps(model.header.to_dict()))}
     assert stated["model"]["signal"]["sfreq"] == 256.0
     assert stated["head"]["names"] == ["a", "b"]
+
+
+def test_config_json_of_an_older_release_is_no_contradiction(tmp_path):
+    """It has another version and fewer fields, and describes the same weights."""
+    path = make_model().save_pretrained(tmp_path) / "config.json"
+    stated = json.loads(path.read_text()) | {"version": 3}
+    for source in stated["training"]["data"]:
+        for name in checkpoint.SOURCES:
+            del source[name]
+    path.write_text(json.dumps(stated))
+    Cerebro.from_pretrained(tmp_path)
+    for change in ({"version": "x"}, {"version": 3, "model": {**stated["model"], "depth": 8}}, {"training": 1}):
+        path.write_text(json.dumps(stated | change))
+        with pytest.raises(CheckpointError, match="differs from the config inside"):
+            Cerebro.from_pretrained(tmp_path)
 
 
 def test_card_is_a_card(tmp_path):
@@ -396,14 +411,16 @@ def test_card_that_is_there_is_kept(tmp_path):
 
 def test_code_of_the_card_runs(tmp_path, monkeypatch):
     model = make_model()
+    model.training_record = Training(1, 1, {"Cz": 1})
     model.save_pretrained(tmp_path / "this folder or repository")
+    edf(tmp_path / "recording.edf", ["Cz"])
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(
         "```python\n(.*?)```", (tmp_path / "this folder or repository/README.md").read_text(), re.DOTALL
     )
-    names = {"x": torch.randn(3, 1, 40).numpy() * 20}
-    exec(code.replace("[...]", '["Cz"]'), names)
-    assert names["features"].shape == (3, 12)
+    names = {}
+    exec(code, names)
+    assert names["found"].features.shape == (21 * 256 // 40, 12)
 
 
 def test_model_saved_again_takes_the_place_of_the_old(tmp_path):

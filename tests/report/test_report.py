@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from cerebro_eeg.channels.electrodes import POSITIONS
+from cerebro_eeg.commands.progress_lines import write_page
 from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
+from cerebro_eeg.progress import Progress
 from cerebro_eeg.report import figures
 from cerebro_eeg.report import finetune as finetune_report
 from cerebro_eeg.report import pretrain as pretrain_report
@@ -258,6 +260,29 @@ def test_regression_and_folds_have_a_page(made, tmp_path):
     assert "R2 by window" in text
     assert "in each of 3 folds" in text
     assert "Confusion" not in text
+
+
+def test_a_report_tells_what_it_is_at(made, copy, tmp_path, monkeypatch, capsys):
+    """Every part tells before it begins, so that no long one passes without a sign of life."""
+    told = []
+    report_pretrain(copy, [made / "store"], tell=lambda *part: told.append(part))
+    counts = [(part, done) for part, done, total in told if total]
+    assert {part for part, _ in counts} == {"windows for the ridge baseline", "windows with masked patches"}
+    assert all(done < total for _, done, total in told if total)
+    drawn = [part for part, _, total in told if part.startswith("figure: ")]
+    assert len(drawn) == Page(copy / "report.html").tags.count("img")
+    run, told = shutil.copytree(made / "finetune", tmp_path / "tuned"), []
+    report_finetune(run, tell=lambda *part: told.append(part))
+    assert told[:2] == [("validation scores of trainings", 0, 2), ("validation scores of trainings", 1, 2)]
+    monkeypatch.setattr(Progress, "due", lambda progress: True)
+    write_page(lambda tell: (tell("windows", 0, 9), tell("windows", 3, 9), tell("figure: a head", 0, 0)), Progress())
+    first, *said = capsys.readouterr().err.splitlines()
+    assert first == "writing report.html"
+    assert said == [
+        "report.html: windows, 0 of 9, ? left",
+        "report.html: windows, 3 of 9, 0 s left",
+        "report.html: figure: a head",
+    ]
 
 
 def test_a_missing_package_is_named_before_any_work(copy, monkeypatch):

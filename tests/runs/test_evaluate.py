@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import sklearn.metrics as sk
 import torch
 
+from cerebro_eeg import cli
 from cerebro_eeg.commands.evaluate import evaluate
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, SignalConfig
 from cerebro_eeg.data.batching.windows import find_windows
@@ -27,7 +29,7 @@ from cerebro_eeg.runs import finetune
 from cerebro_eeg.runs.evaluate import TrainedModel, _event_threshold
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
-from cerebro_eeg.runs.score_record import summarise
+from cerebro_eeg.runs.score_record import read_record, summarise
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.store_predictions import start_times
 from cerebro_eeg.schema import to_dict
@@ -485,7 +487,7 @@ def test_unfinished_trainings_are_named(run):
     folder, store = run()
     (folder / "seed-1" / "model.safetensors").unlink()
     text = message(lambda: judge(folder, store), ConfigError)
-    assert "1 of 2 trainings are not finished (seed-1)" in text
+    assert "1 of 2 trainings have saved no weights (seed-1)" in text
     assert not list(folder.rglob("test.*"))
 
 
@@ -602,6 +604,57 @@ def test_events_of_a_seizure_task(clinic, tmp_path):
     assert asked.trainings[0]["events"]["seizures"] == 2
 
 
+def test_without_the_package_for_events_there_are_window_scores_and_events_follow(clinic, tmp_path, monkeypatch):
+    """The lack is said before training and before scoring; later the kept predictions give the events."""
+    lines = []
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "timescoring", None)  # as if it were not installed
+        chosen = finetune.FinetuneOptions("odd", steps=4)
+        finetune.finetune(clinic / "store", tmp_path / "run", PRESET, chosen, Engine(device="cpu"), say=lines.append)
+        need = (
+            "note: evaluate needs the package timescoring to score events, which is not here; pip install timescoring"
+        )
+        assert need in lines
+        lines.clear()
+        found = scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", resamples=100, say=lines.append)
+        assert lines[0].startswith("note: the scores of events are left out, for want of the package timescoring")
+        assert found.trainings[0]["events"] is None
+        assert any("pip install timescoring" in note for note in found.notes)
+        assert "events" not in found.summary
+        again = scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", resamples=100)
+        assert (again.fresh, again.notes) == (False, found.notes)
+        with pytest.raises(
+            ConfigError, match="evaluate --events needs the package timescoring, which is not installed"
+        ):
+            scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", events=True)
+    assert (tmp_path / "run" / "seed-0" / "test-events" / "rec3_events.tsv").exists()
+    later = scoring.evaluate(tmp_path / "run", clinic / "store", device="cpu", resamples=100)
+    assert (later.fresh, later.scorings, later.notes) == (False, 1, ())
+    assert later.trainings[0]["scores"] == found.trainings[0]["scores"]
+    shutil.copytree(clinic / "odd", tmp_path / "whole")
+    whole = scoring.evaluate(tmp_path / "whole", clinic / "store", device="cpu", resamples=100)
+    assert later.trainings[0] == whole.trainings[0]
+    assert later.summary == whole.summary
+    assert read_record(tmp_path / "run" / "seed-0").first == later.trainings[0]
+
+
+@pytest.mark.parametrize("verb", ["finetune", "evaluate"])
+def test_packages_that_are_needed_late_are_looked_for_first(clinic, tmp_path, monkeypatch, verb, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    command = ["finetune", "--task", "odd", "--from", "none", "--out", str(tmp_path / "run"), str(clinic / "store")]
+    if verb == "evaluate":
+        command = ["evaluate", str(clinic / "odd"), str(clinic / "store")]
+    assert cli.main([*command, "--device", "cpu"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("note: there will be no report.html, for want of the package matplotlib")
+    assert (
+        said[1]
+        == f"cerebro-eeg: error: {verb} needs the package scikit-learn, which is not installed; pip install scikit-learn"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("why", ["chosen over recordings", "the first class", "none chosen"])
 def test_events_have_a_threshold_of_their_own_where_there_is_no_other_of_windows(clinic, tmp_path, why):
     shutil.copytree(clinic / "odd", tmp_path / "run")
@@ -610,7 +663,7 @@ def test_events_have_a_threshold_of_their_own_where_there_is_no_other_of_windows
     change = {"threshold": None} if why == "none chosen" else {"threshold": 0.987, "threshold_level": "recording"}
     if why != "the first class":
         checkpoint.save_tensors(path, tensors, replace(header, head=replace(header.head, **change)))
-    training = TrainedModel(RunFolder(path.parent), "", 0, None)
+    training = TrainedModel(RunFolder(path.parent), path, "", 0, None)
     kept = Predictions.load(path.parent / "validation.npz")
     positive = 0 if why == "the first class" else 1
     false, true, limits = sk.roc_curve(kept.truth == positive, kept.output[:, positive], drop_intermediate=False)

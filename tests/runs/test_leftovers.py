@@ -17,7 +17,7 @@ from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.shards import claim
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.errors import ConfigError, InputError, StoreError
+from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
 from cerebro_eeg.runs.folder import RunFolder
 from folder_files import edf
 from predict_files import make_model
@@ -187,15 +187,15 @@ def test_a_link_to_nowhere_is_refused(tmp_path):
 
 
 BAD_PLACES = {
-    "a link to nowhere": "is a link to a folder that does not exist",
-    "a link to itself": "is a link that leads back to itself",
-    "a file": "is a file",
-    "a link to a file": "is a file",
-    "below a file": "a file stands where a folder should be",
-    "below a link to nowhere": "cannot be made (File exists)",
-    "too long a name": "cannot be made (File name too long)",
-    "below too long a name": "longer than this file system allows",
-    "not permitted": "cannot be written (Permission denied)",
+    "a link to nowhere": (2, "is a link to a folder that does not exist; give a folder for --out"),
+    "a link to itself": (3, "--out cannot be used: it is a link that leads back to itself; give"),
+    "a file": (2, "is a file; give a folder for --out"),
+    "a link to a file": (2, "is a file; give a folder for --out"),
+    "below a file": (3, "--out cannot be used: a file stands where a folder should be; give"),
+    "below a link to nowhere": (3, "cannot be made (File exists); give a folder for --out"),
+    "too long a name": (3, "cannot be made (File name too long); give a folder for --out"),
+    "below too long a name": (3, "--out cannot be used: its name is longer than this file system allows; give"),
+    "not permitted": (3, "cannot be written (Permission denied); make it writable, or give another"),
 }
 
 
@@ -228,12 +228,13 @@ def bad_place(folder, kind, monkeypatch):
 def test_where_no_run_can_be_there_is_one_clear_line(tmp_path, kind, monkeypatch, capsys):
     out = bad_place(tmp_path, kind, monkeypatch)
     before = sorted(tmp_path.rglob("*"))
-    at_once = kind in ("a link to itself", "below a file", "below too long a name")  # of any verb, before it starts
     for verb in (["pretrain", "store"], ["finetune", "store", "--task", "eyes", "--from", "none"]):
-        assert cli.main([*verb, "--out", str(out), "--device", "cpu"]) == (3 if at_once else 2)
+        code, words = BAD_PLACES[kind]
+        assert cli.main([*verb, "--out", str(out), "--device", "cpu"]) == code
         (line,) = capsys.readouterr().err.splitlines()
-        assert BAD_PLACES[kind] in line
-        assert "--out cannot be used" in line or "; give a folder for --out" in line or "; make it writable" in line
+        assert words in line
+    with pytest.raises(CerebroError, match="; "), RunFolder(out).locked():  # without the command line, too
+        pass
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "file").read_text() == "mine"
 

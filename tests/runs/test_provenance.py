@@ -1,84 +1,134 @@
 """What a run tells of itself: subjects that weights may have seen, and a repetition that is no longer exact."""
 
 import contextlib
+import html
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from hashlib import sha256
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from cerebro_eeg import Cerebro
 from cerebro_eeg.commands import finetune as commands
-from cerebro_eeg.config import Source, Training
+from cerebro_eeg.config import Training
+from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import to_text
 from cerebro_eeg.errors import InputError, StoreError
 from cerebro_eeg.fast import eligible
+from cerebro_eeg.model import checkpoint
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.runs import evaluate, finetune, pretrain
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.provenance import seen_before, subject_marks
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.training import engine_changes
-from cerebro_eeg.runs.windows import find_splits, read_task, unknown_overlap
+from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.train import loop
 from train_stores import make_store
 from train_worker import preset
 
 ENGINE = Engine(device="cpu", readers=0)
 CHOICES = pretrain.PretrainOptions(steps=2, seconds=1.0, paper=True)
-NOT_KNOWN = "whether the test subjects were pre-trained on is not known: the weights "
+NOT_KNOWN = "whether the 1 test subjects were in the pre-training data is not known: the weights "
 
 
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        (Training(), None),
-        (Training(4, 40, {}, (Source("mine", sha256="a"),)), None),
-        (Training(4, 40, {}, ()), "do not say what they learned from"),
-        (Training(4, 40, {}, (Source("tueg", sha256="b"),)), "learned from another store (tueg) and do not say"),
-        (
-            Training(4, 40, {}, (Source("tueg", sha256="b"), Source("mine", sha256="a"), Source("x", sha256="c"))),
-            "learned from another store (tueg, x) and do not say from which subjects",
-        ),
-        (Training(4, 40, {}, (Source("mine", sha256="c"),)), "learned from another store (mine)"),  # prepared anew
-    ],
-)
-def test_what_is_not_known_of_an_overlap(training, words):
-    line = unknown_overlap(training, "a")
-    assert line is None if words is None else line.startswith(NOT_KNOWN + words)
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """Two stores that call different people by the same ids, and weights that learned from the first."""
+    folder = tmp_path_factory.mktemp("here")
+    make_store(folder / "one")
+    make_store(folder / "other", seconds=6, dataset="other")
+    pretrain.pretrain([folder / "one"], folder / "all", preset({}), CHOICES, ENGINE)
+    choices = replace(CHOICES, without=("alpha:test",))
+    pretrain.pretrain([folder / "one"], folder / "without", preset({}), choices, ENGINE)
+    forgetful = Cerebro(config=preset({}).model)
+    forgetful.training_record = Training(4, 40, {}, ())
+    forgetful.save_pretrained(folder / "forgetful")
+    # The subjects of the test split of one fold are those that train another one.
+    tune(folder / "one", folder / "folds", folder / "all", task="folded", folds=3)
+    (folder / "labels").symlink_to(folder / "folds" / "fold-3" / "seed-0")
+    with_older_record(folder / "all" / "model.safetensors", folder / "older.safetensors")
+    return folder
 
 
-def test_finetuning_says_what_is_not_known_of_its_test_subjects(tmp_path):
-    """The same recordings under other ids: nothing in the weights could tell."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    make_store(one)
-    make_store(other, name="t")
-    pretrain.pretrain([one], tmp_path / "pretrained", preset({}), CHOICES, ENGINE)
+def tune(store, out, start, **choices):
+    chosen = finetune.FinetuneOptions(steps=2, paper=True, **{"task": "alpha", **choices})
+    lines = []
+    return finetune.finetune(store, out, preset({}), chosen, ENGINE, start, say=lines.append), lines
 
-    def told(store, start, **choices):
-        lines = []
-        chosen = finetune.FinetuneOptions(task="alpha", steps=2, paper=True, **choices)
-        out = tmp_path / f"{store.name}-{'none' if start is None else start.parent.name}-{len(choices)}"
-        trained = finetune.finetune(store, out, preset({}), chosen, ENGINE, start, say=lines.append).trained
-        return Path(trained[0].folder), [line for line in lines if "pre-trained on" in line]
 
-    start = tmp_path / "pretrained" / "model.safetensors"
-    here = "note: the weights were pre-trained on this store, except what its pretrain split or --without left out"
-    not_known = f"note: {NOT_KNOWN}learned from another store (made) and do not say from which subjects"
-    assert told(one, None)[1] == []
-    assert told(one, start)[1] == [here]
-    tuned, lines = told(other, start)
-    assert [line.split(" (see")[0] for line in lines] == [not_known]
-    probe, lines = told(other, start, freeze=True)
-    assert [line.split(" (see")[0] for line in lines] == [not_known]
-    hash = RunFolder(tuned.parent).read()["settings"]["store"]["sha256"]
-    for folder in (tuned, probe):  # the weights that came of it still tell, for evaluate and the report
-        assert unknown_overlap(finetune.hub.load(folder)[0].training, hash) is not None
-    for run, store, expected in ((tuned.parent, other, True), (tmp_path / "one-pretrained-0", one, False)):
-        notes = evaluate.evaluate(run, store, device="cpu", say=lambda line: None).notes
-        assert any(NOT_KNOWN in note for note in notes) == expected
-        assert (NOT_KNOWN[1:] in report_finetune(run).read_text()) == expected
+def with_older_record(path, copy):
+    """The checkpoint as a release before the marks of subjects wrote it: version 3."""
+    header, tensors = checkpoint.read(path)
+    text = json.loads(json.dumps(header.to_dict()))
+    for source in text["training"]["data"]:
+        for name in checkpoint.SOURCES:
+            del source[name]
+    text = json.dumps(text, sort_keys=True)
+    digests = {"config_sha256": sha256(text.encode()).hexdigest(), "tensors_sha256": checkpoint.hash_tensors(tensors)}
+    save_file(tensors, copy, {"format": "cerebro-eeg", "version": "3", "config": text, **digests})
+
+
+SEEN = {
+    "none": ("one", None, "new", "none of 1 test subjects was seen before: the weights were new"),
+    "without": ("one", "without", "none", "none of 1 test subjects was in the data that the weights were trained on"),
+    "all": ("one", "all", "some", "1 of 1 test subjects were in the pre-training data (signals without labels)"),
+    "probe": ("one", "all", "some", "1 of 1 test subjects were in the pre-training data (signals without labels)"),
+    "labels": ("one", "labels", "labels", "WARNING: the labels (folded) of 1 of 1 test subjects were learned in an"),
+    "another": ("other", "all", "unknown", f"{NOT_KNOWN}learned from another store (made), where an id may be"),
+    "older": ("one", "older.safetensors", "unknown", f"{NOT_KNOWN}learned from made by a release that did not record"),
+    "forgetful": ("one", "forgetful", "unknown", f"{NOT_KNOWN}do not say what they learned from"),
+}
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_whether_test_subjects_were_learned_from_is_said_everywhere(here, tmp_path, case):
+    """In the lines and the result of finetune, in the result of evaluate, and in the report."""
+    store, start, state, words = SEEN[case]
+    freeze = {"freeze": True, "untrained": "as_is"} if case == "probe" else {}
+    result, lines = tune(here / store, tmp_path / "run", start and here / start, **freeze)
+    assert len([line for line in lines if words in line]) == 1
+    assert result.seen["state"] == state
+    assert words in result.text()
+    assert json.loads(json.dumps(result.to_dict()))["seen"]["subjects"] == 1
+    scored = evaluate.evaluate(tmp_path / "run", here / store, device="cpu", untrained="as_is", resamples=100)
+    assert json.loads(json.dumps(scored.to_dict()))["seen"] == result.seen
+    assert f"before     {scored.seen['text']}" in scored.text()
+    if case in ("all", "labels"):
+        assert words[1:] in html.unescape(report_finetune(tmp_path / "run").read_text())
+
+
+def test_labels_of_an_earlier_fine_tuning_are_louder_than_signals(here):
+    """The same subjects in both: what was learned of them is told apart."""
+    training = checkpoint.read_header(here / "labels" / "model.safetensors").training
+    assert [source.task for source in training.data] == ["", "folded"]
+    store = Store(here / "one")
+    (split,) = find_splits(store, read_task(store, "alpha", None, None, None))
+    seen = seen_before(training.data, True, store.hash(), [split.train], "train")
+    assert (seen.subjects, seen.signals, seen.loud) == (4, 4, True)
+    assert 0 < seen.labels < 4
+
+
+def test_marks_name_nobody_and_hold_for_one_store(here):
+    source = checkpoint.read_header(here / "all" / "model.safetensors").training.data[0]
+    assert len(source.subjects) == 6
+    assert not any("sub" in mark for mark in source.subjects)
+    windows = find_windows(Store(here / "one"), seconds=1.0)
+    assert set(source.subjects) == subject_marks(windows)
+    keyed = replace(windows, info=replace(windows.info, key_check="k"))
+    assert not set(source.subjects) & subject_marks(keyed)
+    facts = replace(windows.facts, subject=np.full_like(windows.facts.subject, -1))
+    nobody = seen_before([source], True, "another", [replace(windows, facts=facts)], "test")
+    assert (nobody.state, nobody.subjects) == ("unknown", 6)
+    same = seen_before([replace(source, name="made")], True, "prepared anew", [windows], "test")
+    assert (same.state, same.signals) == ("some", 6)  # a documented corpus keeps its ids
+    other = seen_before([replace(source, name="tueg")], True, "another", [windows], "test")
+    assert other.state == "unknown"
+    assert "(it has 6 of these subjects' ids, too)" in other.text()
 
 
 def test_model_fields_that_a_checkpoint_overrides_are_said(tmp_path, capsys):

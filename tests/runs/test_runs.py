@@ -244,7 +244,9 @@ def test_loggers_get_what_the_file_gets(folder, tmp_path, monkeypatch):
     lines = [line for line in read_lines(Path(found.folder) / "metrics.jsonl") if "loss" in line]
     assert logged == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in lines]
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match="the package wandb is not installed; pip install wandb"):
+    with pytest.raises(
+        ConfigError, match="--loggers needs the package wandb, which is not installed; pip install wandb"
+    ):
         pretrain.pretrain([folder], tmp_path / "other", preset({}), CHOICES, replace(ENGINE, loggers=("wandb",)))
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cerebro_eeg.channels.alignment import cap_names, identify
 from cerebro_eeg.channels.electrodes import (
     GRID,
     IDS,
@@ -58,13 +59,15 @@ def match(
         is missing.
     kinds : the kind that the file gives each label; a label is left out, whatever its name, unless it is "eeg" or None.
     bads : labels that somebody marked as bad, as ``info["bads"]`` of MNE; they are left out and reported.
-    unknown : policy for a label that is not understood. "error"; "drop"; "nearest": the nearest electrode of the 10-05
-        grid within ``limit_mm``, none twice (only trained ones if ``trained`` is given, unless untrained="as_is"), and
-        an error if there is none; "nearest_or_drop": the same, but without an error the label is dropped.
+    unknown : policy for a label that is not understood. "error"; "drop"; "nearest": the electrode of the 10-05 grid at
+        its position, within ``limit_mm`` and none twice (the nearest trained one if ``trained`` is given, unless
+        untrained="as_is"), and an error if that is not certain (``alignment.py``); "nearest_or_drop": the same, but
+        without an error the label is dropped.
     untrained : policy for a channel with an electrode that ``trained`` (name -> windows) counts as 0 or lacks.
         "error"; "nearest": the nearest free trained electrode within 50 mm; "drop"; "as_is".
     bipolar_ears : read C3-M2 as a pair, not as C3 against a reference.
-    duplicates : "error", or "first" to keep the first of the labels that mean one channel.
+    duplicates : "error"; "first" to keep the first of the labels that mean one channel; "equal" as "first", for readers
+        that go on to compare the samples and keep none if they differ (EDF and BDF).
     pick : the labels or channels to keep, in any spelling; all others are left out before any policy is applied.
     max_channels, too_many : more channels than this are an "error", or are reduced ("nearest") to the ones that are
         nearest to as many electrodes spread over the head.
@@ -72,14 +75,15 @@ def match(
     check_policies(unknown, untrained, duplicates, too_many, max_channels, limit_mm)
     rows = _read_all(as_labels("labels", labels), bipolar_ears)
     _drop_other_kinds(rows, kinds)
+    named = {row.index: row.channel.anode for row in rows if row.channel is not None and row.channel.cathode is None}
     _drop_bads(rows, bads)
-    points, no_point = _read_points(positions, len(rows))
-    counts = _read_trained(trained)
     by_position = unknown.startswith("nearest")
+    points, no_point = _read_points(positions, len(rows), strict=by_position)
+    counts = _read_trained(trained)
     late = pick is not None and not _apply_pick(rows, pick, bipolar_ears, last=not by_position)
     if by_position:
         usable = None if counts is None or untrained == "as_is" else counts
-        _place_by_position(rows, points, no_point, usable, limit_mm)
+        _place_by_position(rows, points, no_point, named, usable, limit_mm)
         if pick is not None and late:
             _apply_pick(rows, pick, bipolar_ears, last=True)
     _handle_unknown(rows, unknown, points, no_point, limit_mm)
@@ -90,8 +94,10 @@ def match(
     result = ChannelMatch(tuple(rows))
     if not result.channels:
         _check_bads(rows)
+        notes = {row.note for row in rows if row.outcome == "dropped"}
+        why = f" ({notes.pop()})" if len(notes) == 1 else ""
         raise ChannelError(
-            f"no EEG channel is left of {len(rows)} labels: {result.summary()}; check the labels or pick"
+            f"no EEG channel is left of {len(rows)} labels: {result.summary()}{why}; check the labels or pick"
         )
     return result
 
@@ -102,7 +108,7 @@ def check_policies(
     """Raise for a policy that does not exist, before the first label is read."""
     _check_choice("unknown", unknown, ("error", "drop", "nearest", "nearest_or_drop"))
     _check_choice("untrained", untrained, ("error", "nearest", "drop", "as_is"))
-    _check_choice("duplicates", duplicates, ("error", "first"))
+    _check_choice("duplicates", duplicates, ("error", "first", "equal"))
     _check_choice("too_many", too_many, ("error", "nearest"))
     if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
         raise ChannelError(f"max_channels must be a whole number of at least 1, got {max_channels!r}")
@@ -178,9 +184,9 @@ def _check_bads(rows: list[LabelMatch]) -> None:
 
 
 def _read_points(
-    positions: Sequence[Sequence[float] | None] | None, count: int
+    positions: Sequence[Sequence[float] | None] | None, count: int, *, strict: bool
 ) -> tuple[dict[int, Point], dict[int, str]]:
-    """Return the usable positions by index, and the reason for each that is not usable."""
+    """Return the usable positions by index, and the reason for each that is not; ``strict`` refuses another unit."""
     if positions is None:
         return {}, dict.fromkeys(range(count), "no position")
     if len(positions) != count:
@@ -200,7 +206,7 @@ def _read_points(
             missing[index] = "no position (all zero)"
         else:
             points[index] = (values[0], values[1], values[2])
-    if points:
+    if points and strict:
         size = sorted(math.hypot(*point) for point in points.values())[len(points) // 2]
         if not 0.02 <= size <= 0.3:
             raise ChannelError(
@@ -256,36 +262,45 @@ def _place_by_position(
     rows: list[LabelMatch],
     points: Mapping[int, Point],
     no_point: Mapping[int, str],
+    named: Mapping[int, str],
     usable: Collection[str] | None,
     limit_mm: float,
 ) -> None:
-    """Assign electrodes by position to labels that are not understood."""
+    """Assign electrodes by position to labels that are not understood; ``named`` are those of all other labels."""
+    lost = [row for row in rows if row.outcome in ("unknown", "positional")]
+    if not lost:
+        return
     head = {row.index: points[row.index] for row in rows if row.index in points and row.outcome != "not_eeg"}
-    centre, _ = fit_sphere(list(head.values()))
-    directions = {i: (p[0] - centre[0], p[1] - centre[1], p[2] - centre[2]) for i, p in head.items()}
-    _check_frame(rows, directions)
-    lost = {(row.label, row.index) for row in rows if row.outcome in ("unknown", "positional")}
-    used = {row.channel.anode for row in rows if row.channel is not None and row.channel.cathode is None}
-    targets = [name for name in GRID if name not in used and (usable is None or name in usable)]
-    wanted = {key: directions[key[1]] for key in lost if key[1] in directions}
-    found = assign(wanted, targets, limit_mm)
-    for label, index in lost:
-        if (label, index) in found:
-            name, distance = found[label, index]
+    anchors = {index: name for index, name in named.items() if index in head and name in GRID}
+    _check_frame(head, anchors)
+    cap = cap_names([row.label for row in rows])
+    placed = identify(head, anchors, [row.index for row in lost], set(named.values()), limit_mm, cap)
+    found = {index: (place.name, place.distance) for index, place in placed.items() if place.name is not None}
+    why = {**no_point, **{index: place.why for index, place in placed.items()}}
+    if usable is not None:
+        # The certain ones that the model knows stay; the others go to the nearest free electrode that it knows.
+        kept = {index: entry for index, entry in found.items() if entry[0] in usable}
+        taken = {*named.values(), *(name for name, _ in kept.values())}
+        rest = {(name, index): POSITIONS[name] for index, (name, _) in found.items() if index not in kept}
+        near = assign(rest, [name for name in GRID if name in usable and name not in taken], limit_mm)
+        why |= dict.fromkeys((index for _, index in rest), f"no free trained electrode within {limit_mm:.0f} mm")
+        found = {**kept, **{index: entry for (_, index), entry in near.items()}}
+    for row in lost:
+        if row.index in found:
+            name, distance = found[row.index]
             note = f"{distance:.0f} mm from {name} by position"
-            rows[index] = replace(rows[index], outcome="nearest", channel=Channel(name), note=note)
+            rows[row.index] = replace(row, outcome="nearest", channel=Channel(name), note=note)
         else:
-            why = no_point.get(index, f"no free electrode within {limit_mm:.0f} mm")
-            rows[index] = replace(rows[index], note=why)
+            rows[row.index] = replace(row, note=why[row.index])
 
 
-def _check_frame(rows: list[LabelMatch], directions: Mapping[int, Point]) -> None:
+def _check_frame(head: Mapping[int, Point], anchors: Mapping[int, str]) -> None:
     """Check by electrodes with a name and a position that x is right and y is front; 35 degrees off is refused."""
+    centre, _ = fit_sphere(list(head.values()))
     angles = sorted(
-        angle(directions[row.index], POSITIONS[row.channel.anode])
-        for row in rows
-        if row.channel is not None and row.channel.cathode is None and row.index in directions
-        if row.channel.anode in GRID
+        angle((p[0] - centre[0], p[1] - centre[1], p[2] - centre[2]), POSITIONS[name])
+        for index, name in anchors.items()
+        for p in (head[index],)
     )
     if len(angles) >= 3 and angles[len(angles) // 2] > math.radians(35):
         off = math.degrees(angles[len(angles) // 2])
@@ -311,8 +326,8 @@ def _handle_unknown(
         without = sum(row.index in no_point for row in lost)
         raise ChannelError(
             f"{start}{listed(names, {row.label: row.note for row in lost})}; unknown='nearest' needs a position in "
-            f"metres for each ({without} of them have none) and a free electrode within {limit_mm:g} mm; rename "
-            "them, or use unknown='nearest_or_drop' or unknown='drop'"
+            f"metres for each ({without} of them have none) and one free electrode within {limit_mm:g} mm that "
+            "is plainly the nearest; rename them, or use unknown='nearest_or_drop' or unknown='drop'"
         )
     hints = suggest(names, [*VOCABULARY, *ALIASES])
     hints |= {row.label: row.note for row in lost if row.outcome == "positional" or row.note != "not a known name"}
@@ -334,7 +349,7 @@ def _handle_duplicates(rows: list[LabelMatch], duplicates: str) -> None:
             continue
         clashes.append(f"{first[row.channel].label!r} and {row.label!r} are both {row.channel.name}")
         note = f"the same channel as {first[row.channel].label} (label {first[row.channel].index})"
-        rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note)
+        rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note, twin=first[row.channel].index)
     if clashes and duplicates == "error":
         raise ChannelError(
             f"{'; '.join(clashes)}; expected each channel once; rename or remove one of them"

@@ -77,15 +77,21 @@ def electrode(name: str) -> str | None:
 def biosemi_blocks(labels: Sequence[str]) -> frozenset[str]:
     """Return the letters that number Biosemi's electrodes in this file, where A1 is no earlobe and C3 is another C3.
 
-    These are A and B if the file has one of A3 to A32 or B1 to B32. A letter from C to H counts if it also goes beyond
-    the names of the 10-20 system (C7, D1, F13): once beside A or B, three times alone.
+    These are A and B if the file has one of A3 to A32 or B1 to B32, and no more names such as Fp1, Cz or O2. Clinical
+    files have an A3 beside all electrodes of the 10-20 system: there A1 and A2 are the ears. A letter from C to H
+    counts if it also goes beyond the names of the 10-20 system (C7, D1, F13): once beside A or B, three times alone.
     """
     beyond: dict[str, set[str]] = {}
+    named = set()
     for label in labels:
-        found = _BLOCK.fullmatch(_body(clean(label)).split("-")[0].strip())
+        first = _body(clean(label)).split("-")[0].strip()
+        found = _BLOCK.fullmatch(first)
         if found and electrode(found[0]) is None:
             beyond.setdefault(found[1].upper(), set()).add(found[2])
-    blocks = set("AB") if beyond.keys() & set("AB") else set()
+        elif not found:
+            named.add(electrode(first))
+    numbered = sum(len(numbers) for letter, numbers in beyond.items() if letter in "AB")
+    blocks = set("AB") if numbered and numbered >= len(named - {None}) else set()
     needed = 1 if blocks else 3
     return frozenset(blocks | {letter for letter, numbers in beyond.items() if len(numbers) >= needed})
 

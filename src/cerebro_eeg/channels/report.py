@@ -72,6 +72,8 @@ class LabelMatch:
     channel: Channel | None = None
     reference: str | None = None
     note: str = ""
+    twin: int | None = None
+    """Of a duplicate, the index of the label that means the same channel."""
 
 
 @dataclass(frozen=True)

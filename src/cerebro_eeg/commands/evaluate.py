@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.progress_lines import write_page
+from cerebro_eeg.commands.progress_lines import no_report, say_first, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import EvaluateResult
@@ -52,6 +52,8 @@ def evaluate(
     if resamples < 100:
         raise ConfigError(f"resamples is {resamples}; intervals of 95 % need at least 100")
     progress = Progress()
+    if split == "test":
+        say_first(progress, [no_report()])
     result = runs.evaluate(
         run,
         store,
@@ -64,5 +66,5 @@ def evaluate(
         say=progress.say,
     )
     if split == "test":
-        write_page(lambda: report_finetune(run), progress)
+        write_page(lambda tell: report_finetune(run, tell=tell), progress)
     return result

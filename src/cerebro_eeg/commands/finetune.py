@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from cerebro_eeg.commands.progress_lines import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, no_report, say_first, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import FinetuneResult
-from cerebro_eeg.runs.settings import Engine, changed_fields, choose
+from cerebro_eeg.runs.settings import Engine, changed_fields, choose, preset_for
 
 
 def finetune(
@@ -19,7 +19,7 @@ def finetune(
     task: str,
     from_: str,
     out: Path,
-    preset: str = "small",
+    preset: str | None = None,
     config: Path | None = None,
     freeze: bool = False,
     solver: Literal["exact", "adamw"] = "exact",
@@ -44,7 +44,8 @@ def finetune(
     """Train a task of a store: all of a pre-trained model, only a linear head on it, or a new model.
 
     Selection is on the validation split alone; the test split is not read. Several seeds or folds are trained one after
-    the other. Interrupted or killed, start it again with the same command.
+    the other. Interrupted or killed, start it again with the same command; other --steps or --epochs are taken until a
+    training is finished.
 
     Try, for example:
       cerebro-eeg finetune my-store --task eyes --from my-run --out eyes --seeds 5
@@ -56,7 +57,8 @@ def finetune(
         task: Which of the store's tasks; info STORE lists them.
         from_: A checkpoint or run to start from, or none for new weights (of the preset's size).
         out: The folder of the run; made where there is none, gone on with where it holds this run.
-        preset: Whose hyper-parameters to use and, with --from none, whose size.
+        preset: Whose hyper-parameters to use and, with --from none, whose size; otherwise the preset of the weights, or
+            small.
         config: A JSON file that changes fields of the preset: {"model": {...}, "finetune": {...}}.
         freeze: Linear probing: the encoder stays as it is.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
@@ -81,6 +83,7 @@ def finetune(
     """
     from cerebro_eeg.report.finetune import report_finetune
     from cerebro_eeg.runs import finetune as runs
+    from cerebro_eeg.runs.snapshot import model_of
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
@@ -88,6 +91,8 @@ def finetune(
         raise ConfigError("--untrained is for --freeze; full fine-tuning trains the rows of new electrodes")
     if seeds < 1 or seed < 0:
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
+    start = None if from_ == "none" else Path(from_)
+    preset, line = preset_for(preset, None if start is None else model_of(start))
     flags = {
         "finetune.epochs": epochs,
         "finetune.warmup_epochs": epochs
@@ -113,17 +118,17 @@ def finetune(
         untrained="as_is" if freeze and from_ == "none" else untrained,
     )
     progress, began = Progress(), time.monotonic()
-    start = None if from_ == "none" else Path(from_)
+    say_first(progress, [line, no_report()])
     if freeze and start is None:
         progress.say("note: this probes random weights, which is a control and not a model")
     unused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
     if start is not None and unused:  # a note and no error: one file may serve trained and new weights alike
         progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
-    line = StepLine(progress)
+    steps_line = StepLine(progress)
     try:
-        result = runs.finetune(store, out, chosen, options, engine, start, say=progress.say, tell=line.tell)
+        result = runs.finetune(store, out, chosen, options, engine, start, say=progress.say, tell=steps_line.tell)
         if result.first:
-            write_page(lambda: report_finetune(out), progress)
+            write_page(lambda tell: report_finetune(out, tell=tell), progress)
     finally:
         progress.end()
     return replace(result, seconds=time.monotonic() - began)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import CerebroError
 from cerebro_eeg.progress import counted
 from cerebro_eeg.terminal import one_line
@@ -111,11 +112,17 @@ class StoreSummary:
         montages = [{"channels": list(names), **asdict(amount)} for names, amount in self.montages]
         quality = {name: {"count": n, "recordings": of} for name, (n, of) in self.quality.items()}
         parts = None if self.parts is None else {"count": self.parts[0], "wrote_nothing": list(self.parts[1])}
-        return {"kind": "store", **asdict(self), "montages": montages, "quality": quality, "parts": parts}
+        remedies = {code: remedy_of(code) for code in self.skipped}
+        return {
+            "kind": "store",
+            **asdict(self),
+            "remedies": remedies,
+            "montages": montages,
+            "quality": quality,
+            "parts": parts,
+        }
 
     def text(self) -> str:
-        pass
-
         return store_text(self)
 
 
@@ -237,9 +244,11 @@ def quality_words(quality: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _trouble_lines(found: "StoreSummary") -> Iterator[str]:
-    skipped = ", ".join(f"{code} {count:,}" for code, count in found.skipped.items())
     total = sum(found.skipped.values())
-    yield f"skipped     {f'{total:,} sources: {skipped} (skipped.csv lists them)' if total else 'none'}"
+    yield f"skipped     {f'{total:,} sources (skipped.csv has a sentence for each)' if total else 'none'}"
+    wide = max((len(code) for code in found.skipped), default=0)
+    for code, count in found.skipped.items():
+        yield f"  {count:>7,} {code:{wide}}  {remedy_of(code)}"
     faults = ", ".join(f"{code} {count:,}" for code, count in found.faults.items())
     yield f"faults      {f'mended or lived with, in recordings: {faults}' if faults else 'none'}"
     yield f"quality     {quality_words(found.quality) or 'no bad channel was counted'}"

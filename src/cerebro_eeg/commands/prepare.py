@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.info_store import quality_words
+from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import ConfigError, without_options
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 from cerebro_eeg.terminal import one_line
@@ -52,7 +53,9 @@ class PrepareResult:
         return 6 if self.skipped else 0
 
     def to_dict(self) -> dict[str, object]:
-        found, shown = self.found, {"skipped_paths": self.paths} if self.show_paths else {}
+        found = self.found
+        why = {name: found.why[id] for id, name in found.sources.items() if id in found.why}
+        shown = {"skipped_paths": self.paths, "skipped_why": why} if self.show_paths else {}
         return {
             "dataset": self.dataset,
             "part": self.part,
@@ -66,6 +69,8 @@ class PrepareResult:
             "copies": found.copies,
             "labels_outside": found.outside,
             "skipped": self.skipped,
+            "remedies": {code: remedy_of(code) for code in self.skipped},
+            "tried_again_next_time": found.passing,
             **shown,
             "hash": found.hash,
             "done": self.done,
@@ -79,6 +84,8 @@ class PrepareResult:
             did = f"{counted(self.done, 'recording')}{part} done now, {found.done_before:,} before"
         else:
             did = f"nothing to do: {counted(found.done_before, 'recording')}{part} had been stored or skipped before"
+            if self.skipped:
+                did += f" (--retry tries the {sum(self.skipped.values()):,} skipped ones again)"
         notch = ", ".join(
             f"{rate} Hz ({n:,})" if rate != "none" else f"none ({n:,})" for rate, n in found.mains.items()
         )
@@ -93,9 +100,17 @@ class PrepareResult:
             f"  hash      {found.hash}",
         ]
         if self.skipped:
-            reasons = ", ".join(f"{code} {count:,}" for code, count in self.skipped.items())
-            lines.append(f"  skipped   {sum(self.skipped.values()):,}: {reasons} (skipped.csv in the store lists them)")
-        lines += [f"    {code}  {one_line(name)}" for name, code in self.paths.items()]
+            lines.append(
+                f"  skipped   {sum(self.skipped.values()):,} (skipped.csv in the store has a sentence for each)"
+            )
+            lines += [f"    {code} {count:,}: {remedy_of(code)}" for code, count in self.skipped.items()]
+        for id, name in found.sources.items() if self.show_paths else ():
+            lines.append(f"    {one_line(name)}: {found.skipped[id]}{f': {found.why[id]}' if id in found.why else ''}")
+        if found.passing:
+            lines.append(
+                f"  again     {counted(found.passing, 'recording')} could not be read this time; run the same command "
+                "again, and it tries them"
+            )
         return "\n".join(lines)
 
     def _to_look_at(self) -> Iterator[str]:
@@ -202,7 +217,10 @@ def prepare(
     from cerebro_eeg.data.datasets import make_recipe, options_of
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
+    from cerebro_eeg.data.storing.workers import check_start
 
+    if workers:
+        check_start()
     if workers < -1:
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
@@ -303,8 +321,9 @@ class PrepareProgress:
         )
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line; the clock of the work starts anew."""
         self._line.say(text)
+        self._start = time.monotonic()
 
     def before(self, items: "Sequence[Item]", done_before: int) -> None:
         """Print what there is to do."""

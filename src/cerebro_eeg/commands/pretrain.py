@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cerebro_eeg.commands.progress_lines import StepLine, write_page
+from cerebro_eeg.commands.progress_lines import StepLine, no_report, say_first, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import PretrainResult
-from cerebro_eeg.runs.settings import Engine, changed_fields, choose
+from cerebro_eeg.runs.settings import Engine, changed_fields, choose, preset_for
 
 
 def pretrain(
@@ -17,7 +17,7 @@ def pretrain(
     /,
     *,
     out: Path,
-    preset: str = "small",
+    preset: str | None = None,
     config: Path | None = None,
     from_: Path | None = None,
     attention: Literal["alternating", "standard", "two_axis", "bottleneck"] | None = None,
@@ -39,7 +39,8 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train an encoder on the windows of one or several stores, from new weights or from a checkpoint's.
 
-    Interrupted or killed, start it again with the same command: it goes on, and ends as if it had never stopped.
+    Interrupted or killed, start it again with the same command: it goes on, and ends as if it had never stopped. With
+    other --steps or --epochs it goes on, too: from there on, the learning rate is that of a run of the new length.
     On several GPUs or nodes: torchrun --nproc-per-node 8 -m cerebro_eeg pretrain ...
     The exit code is 7 where a signal (SIGTERM, SIGINT, SIGUSR1) stopped it with its state saved.
 
@@ -51,7 +52,8 @@ def pretrain(
         stores: Folders that prepare made. Where a store has a task called pretrain, its split train is learned from
             and its split val validates; otherwise all of it is learned from.
         out: The folder of the run; made where there is none, gone on with where it holds this run.
-        preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop.
+        preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop; otherwise
+            small, or with --from that of the weights.
         config: A JSON file that changes fields of the preset: {"model": {...}, "objective": {...}, "pretrain": {...}}.
         from_: Go on from the weights of this checkpoint or run, whose model config then holds.
         attention: Where a token may look.
@@ -74,10 +76,12 @@ def pretrain(
     """
     from cerebro_eeg.report.pretrain import report_pretrain
     from cerebro_eeg.runs import pretrain as runs
+    from cerebro_eeg.runs.snapshot import model_of
     from cerebro_eeg.train.distributed import choose_device
 
     if not stores:
         raise ConfigError("no store was given; expected at least one folder that prepare made")
+    preset, line = preset_for(preset, None if from_ is None else model_of(from_))
     flags: dict[str, Any] = {
         "model.attention": attention,
         "model.patches.kind": patches,
@@ -99,11 +103,15 @@ def pretrain(
     chosen = choose(preset, config, flags, set)
     options = runs.PretrainOptions(seed, seconds, stride, weights or None, without, steps, paper, rate)
     progress, began = Progress(), time.monotonic()
-    line = StepLine(progress)
+    say_first(progress, [line, no_report()])
+    steps_line = StepLine(progress)
     try:
-        result = runs.pretrain(list(stores), out, chosen, options, engine, from_, say=progress.say, tell=line.tell)
+        result = runs.pretrain(
+            list(stores), out, chosen, options, engine, from_, say=progress.say, tell=steps_line.tell
+        )
         if result.first:
-            write_page(lambda: report_pretrain(out, list(stores), choose_device(engine.device)), progress)
+            device = choose_device(engine.device)
+            write_page(lambda tell: report_pretrain(out, list(stores), device, tell=tell), progress)
     finally:
         progress.end()
     return replace(result, seconds=time.monotonic() - began)

@@ -1,6 +1,8 @@
 """Progress lines that verbs share: the steps of a training, and the recordings of ``predict`` and ``embed``."""
 
+import importlib.util
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,11 +45,37 @@ def _gpu_memory() -> str:
     return f"  {in_bytes(torch.cuda.max_memory_allocated())} of GPU memory"
 
 
-def write_page(write: Callable[[], object], progress: Progress) -> None:
-    """Write the report of a run. An error is printed and not raised, because the weights are written already."""
+def no_report() -> str | None:
+    """Return a line if no report can be written here, for the time before the work; None if one can."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return None
+    return "note: there will be no report.html, for want of the package matplotlib; pip install matplotlib"
+
+
+def say_first(progress: Progress, lines: Sequence[str | None]) -> None:
+    """Print the lines that are there; of the processes that torchrun started, only the first prints."""
+    for line in filter(None, lines if os.environ.get("RANK", "0") == "0" else ()):
+        progress.say(line)
+
+
+def write_page(write: Callable[[Callable[[str, int, int], None]], object], progress: Progress) -> None:
+    """Write the report of a run. An error is printed and not raised, because the weights are written already.
+
+    ``write`` gets a function that it calls with the part of the report that it makes next, and with how much of how
+    many is done.
+    """
     progress.say("writing report.html")
+    began: dict[str, float] = {}
+
+    def tell(part: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        began.setdefault(part, now)
+        if progress.due():
+            left = time_left(done, total, now - began[part])
+            progress.show(f"report.html: {part}" + (f", {done:,} of {total:,}, {left} left" if total else ""))
+
     try:
-        write()
+        write(tell)
     except CerebroError as error:
         progress.say(f"no report.html: {error}")
     except Exception as error:

@@ -22,7 +22,7 @@ from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
 from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
-from cerebro_eeg.model import hub, inputs, tensor_list
+from cerebro_eeg.model import hub, inputs, preparation, tensor_list
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
@@ -231,6 +231,9 @@ class Cerebro(hub.Shareable, nn.Module):
 
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their order
         without those that were dropped (``model.channels`` reports them). With phase each channel has two rows.
+
+        Arrays are not filtered, and a warning tells where they plainly should have been.
+        ``cerebro_eeg.embed(raw, model)`` filters a recording as the weights expect.
         """
         if unit not in inputs.MICROVOLTS:
             raise InputError(f"unit is {unit!r}; choose one of {', '.join(inputs.MICROVOLTS)}")
@@ -242,12 +245,13 @@ class Cerebro(hub.Shareable, nn.Module):
             raise InputError(f"batch_size is {batch_size!r}; expected a whole number of at least 1")
         rate = inputs.read_rate(sfreq, self.sfreq)
         inputs.check_rate(rate, self.config.signal.sfreq, self.rate)
-        montage = self._montage() if ch_names is None and chs_info is None else self._match(ch_names, chs_info)
         windows = inputs.read_array(x) * inputs.MICROVOLTS[unit]
+        montage = self._montage() if ch_names is None and chs_info is None else self._match(ch_names, chs_info)
         if windows.dim() == 2:
             windows, rate = self._cut(self._select(windows[None], montage, None)[0], rate)
         else:
             windows = self._select(windows, montage, self.n_times)
+        self._doubt(windows, rate)
         scale_B = inputs.read_scale(scale, len(windows))
         modes = [(module, module.training) for module in self.modules()]
         self.eval()
@@ -262,6 +266,16 @@ class Cerebro(hub.Shareable, nn.Module):
         features = np.concatenate(found)
         tensor_list.check_results(features, self)
         return features
+
+    def _doubt(self, windows_BCT: Tensor, rate: float) -> None:
+        """Warn of windows that plainly were not filtered as the weights expect."""
+        signal = self.config.signal
+        if found := preparation.doubts(windows_BCT, rate, signal):
+            inputs.warn(
+                f"the windows have {' and '.join(found)}, but the weights expect {signal.highpass:g} to "
+                f"{signal.lowpass:g} Hz{' with a notch at the mains' if signal.notch_width else ''}; filter them so "
+                "first, or call cerebro_eeg.embed(raw, model), which does it"
+            )
 
     def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
         if level == "window":

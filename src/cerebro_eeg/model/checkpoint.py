@@ -28,13 +28,16 @@ from cerebro_eeg.model.weights import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
 FORMAT = "cerebro-eeg"
-VERSION = 3
+VERSION = 4
 READS: dict[str, dict[str, Any]] = {
     "1": {"threshold": None, "threshold_level": "unknown"},
     "2": {"threshold_level": "unknown"},
     "3": {},
+    "4": {},
 }
 """The versions that can be read, with values for the fields of the head that each version lacks."""
+SOURCES: dict[str, Any] = {"subjects": [], "ids": "", "task": ""}
+"""Values for the fields of a training's sources that versions before 4 lack."""
 
 
 @dataclass(frozen=True)
@@ -265,14 +268,22 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
     if hashlib.sha256(text.encode()).hexdigest() != metadata.get("config_sha256"):
         raise CheckpointError(f"{path} was altered: its config does not match its SHA-256; get the file again")
     try:
-        values = parse_json(text)
-        if isinstance(values, dict) and isinstance(values.get("head"), dict):
-            values["head"] = {**READS[metadata["version"]], **values["head"]}
-        header = Header.from_dict(values)
+        header = Header.from_dict(complete(parse_json(text), metadata["version"]))
         tensor_list.decoder_config(header)  # raises where the decoder's dimensions do not fit
         return header
     except (ValueError, RecursionError) as error:  # also for JSON that is broken or nested too deep
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
+
+
+def complete(values: Any, version: str) -> Any:
+    """Return the JSON of a header with the fields that its version lacks. Nothing is checked here."""
+    if isinstance(values, dict) and isinstance(values.get("head"), dict):
+        values = {**values, "head": {**READS[version], **values["head"]}}
+    if version in ("1", "2", "3"):
+        with contextlib.suppress(KeyError, TypeError):  # JSON of another form is refused later, with the reason
+            data = [{**SOURCES, **source} for source in values["training"]["data"]]
+            values = {**values, "training": {**values["training"], "data": data}}
+    return values
 
 
 @contextlib.contextmanager

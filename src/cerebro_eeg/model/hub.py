@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import parse_json, write_text
-from cerebro_eeg.model.checkpoint import FORMAT, VERSION, Header, check_savable, read, save
+from cerebro_eeg.model.checkpoint import FORMAT, READS, VERSION, Header, check_savable, complete, read, save
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -129,10 +129,10 @@ tags: [eeg, biosignal, neuroscience, foundation-model, cerebro]
 Encoder of {model.depth} blocks, width {model.width}, {model.heads} heads, {model.attention} attention.
 
 ```python
-from cerebro_eeg import Cerebro
+import cerebro_eeg
 
-model = Cerebro.from_pretrained("this folder or repository")
-features = model.embed(x, ch_names=[...], sfreq={signal.sfreq:g}, unit="uV")  # x: (windows, channels, samples)
+found = cerebro_eeg.embed("recording.edf", "this folder or repository")  # or an MNE Raw; it is filtered as below
+print(found.features.shape, found.start)
 ```
 
 ## Input
@@ -169,12 +169,20 @@ def _in_folder(folder: Path) -> Path:
             stated = parse_json(config.read_text(encoding="utf-8"))
         except (ValueError, OSError, RecursionError) as error:
             raise CheckpointError(f"{config} is not JSON ({error}); remove it or save the model again") from error
-        if stated != _config(read_header(path)):
+        if not _is_config_of(stated, read_header(path)):
             raise CheckpointError(
                 f"{config} differs from the config inside {WEIGHTS}, which is the one that counts; "
                 "remove it or save the model again"
             )
     return path
+
+
+def _is_config_of(stated: object, header: Header) -> bool:
+    """Return whether a ``config.json``, which an older release may have written, describes this checkpoint."""
+    if not isinstance(stated, dict) or stated.get("model_type") != FORMAT or str(stated.get("version")) not in READS:
+        return False
+    found = {name: value for name, value in stated.items() if name not in ("model_type", "version")}
+    return complete(found, str(stated["version"])) == header.to_dict()
 
 
 def _config(header: Header) -> dict[str, object]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -89,7 +89,10 @@ def read_array(x: Any) -> Tensor:
     """Convert an array of any library to a float tensor on the CPU, or raise an error that names the problem."""
     if hasattr(x, "get_data") and hasattr(x, "info"):
         kind = type(x).__name__
-        raise InputError(f'a {kind} object was given; pass x.get_data() with chs_info=x.info["chs"] and unit="V"')
+        raise InputError(
+            f"a {kind} object was given; call cerebro_eeg.embed(x, model), which filters it as the weights expect, or "
+            "pass an array of data that you have filtered"
+        )
     if isinstance(x, str | Path):
         raise InputError("a file name was given; pass an array (windows, channels, samples)")
     if isinstance(x, np.ma.MaskedArray):
@@ -138,19 +141,30 @@ def check_rate(sfreq: float, wanted: float, policy: str) -> None:
 
 def check_shape(x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> None:
     """Raise unless an array is (windows, channels, samples) with one name per channel."""
-    names = len(montage.rows)
+    if wrong := _wrong_shape(x_BCT, len(montage.rows), n_times):
+        _refuse(wrong)
+
+
+def _wrong_shape(x_BCT: Tensor, names: int, n_times: int | None) -> str | None:
     if x_BCT.dim() != 3:
-        raise InputError(f"the array has the shape {tuple(x_BCT.shape)}; expected (windows, channels, samples)")
+        return f"the array has the shape {tuple(x_BCT.shape)}; expected (windows, channels, samples)"
     if x_BCT.shape[1] != names:
         turned = " (it looks transposed)" if x_BCT.shape[2] == names else ""
-        raise InputError(
+        return (
             f"the windows have {x_BCT.shape[1]} channels, but {names} are named{turned}; the array is "
             "(windows, channels, samples), one name a channel"
         )
     if n_times is not None and x_BCT.shape[2] != n_times:
-        raise InputError(f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={n_times}")
-    if x_BCT.numel() == 0:
-        raise InputError(f"the array is empty: {tuple(x_BCT.shape)}")
+        return f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={n_times}"
+    return f"the array is empty: {tuple(x_BCT.shape)}" if x_BCT.numel() == 0 else None
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="the windows do not have the model's channels or length; call the model uncompiled to see"
+)
+def _refuse(message: str) -> NoReturn:
+    """Raise outside of compiled code. A raise inside of it would make torch run the model uncompiled from then on."""
+    raise InputError(message)
 
 
 def check_values(x_BCT: Tensor, labels: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from cerebro_eeg.progress import counted
 from cerebro_eeg.report import figures
 from cerebro_eeg.report.figures import BLUE, COLOURS, DARK, GREY, ORANGE, write_in_panel
 from cerebro_eeg.report.page import (
+    Tell,
     check_packages,
     facts,
     figure,
@@ -25,15 +26,15 @@ from cerebro_eeg.report.page import (
     page,
     paragraph,
     provenance,
-    read_training,
+    silent,
     subheading,
     table,
+    telling,
 )
 from cerebro_eeg.runs.evaluate import score_by
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, history_words
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise
-from cerebro_eeg.runs.windows import unknown_overlap
 from cerebro_eeg.scores.predictions import Predictions, score
 from cerebro_eeg.scores.tables import at_threshold_words, by_rule, event_words, positive_of, primary, shown, title
 from cerebro_eeg.train.log import read_lines
@@ -50,25 +51,28 @@ RESAMPLES = 300
 _NAMED = 40  # more subjects than this are drawn without their names
 
 
-def report_finetune(folder: Path) -> Path:
+def report_finetune(folder: Path, *, tell: Tell = silent) -> Path:
     """Write the report of a fine-tuning run, with its test scores where evaluate has made them."""
     check_packages("matplotlib", "sklearn")
     run = RunFolder(folder)
     described = run.read()
     if "choices" not in described["settings"]:
         raise ConfigError(f"{folder} is one training of a run; give the folder of the run that it lies in")
-    write_text(run.report, _page(folder, described))
+    with telling(tell):
+        write_text(run.report, _page(folder, described, tell))
     return run.report
 
 
-def _page(folder: Path, run: Mapping[str, Any]) -> str:
+def _page(folder: Path, run: Mapping[str, Any], tell: Tell) -> str:
     """Return the whole page."""
     settings = run["settings"]
     trainings = _trainings(folder, settings)
     task = settings["task"]
-    validation = [
-        _validation_scores(path, fold, seed) for path, fold, seed in trainings if (path / "validation.npz").exists()
-    ]
+    having = [one for one in trainings if (one[0] / "validation.npz").exists()]
+    validation = []
+    for number, (path, fold, seed) in enumerate(having):
+        tell("validation scores of trainings", number, len(having))
+        validation.append(_validation_scores(path, fold, seed))
     record = read_record(folder)
     weights = next(
         (path / "model.safetensors" for path, _, _ in trainings if (path / "model.safetensors").exists()), None
@@ -76,7 +80,8 @@ def _page(folder: Path, run: Mapping[str, Any]) -> str:
     parts = [
         paragraph(_summary(settings, len(trainings))),
         *([] if (line := one_for_all(settings)) is None else [paragraph(f"{line}.")]),
-        *_overlap_note(settings, weights),
+        *_seen_before(run),
+        *_histories(trainings),
         *_test_section(record, seeds_that_differ(settings)),
         *_section("Validation", validation, chosen=True),
     ]
@@ -110,11 +115,19 @@ def _summary(settings: Mapping[str, Any], count: int) -> str:
     )
 
 
-def _overlap_note(settings: Mapping[str, Any], weights: Path | None) -> list[str]:
-    """Return a note if the records cannot tell whether test subjects were in the pre-training data."""
-    training = read_training(weights)
-    line = None if training is None else unknown_overlap(training, settings["store"]["sha256"])
-    return [] if line is None else [paragraph(f"{line[0].upper()}{line[1:]}.")]
+def _seen_before(run: Mapping[str, Any]) -> list[str]:
+    """Say whether the weights had learned from the test subjects; runs of older releases do not record it."""
+    line = run.get("seen", {}).get("text", "whether the test subjects were pre-trained on was not recorded")
+    return [paragraph(f"{line[0].upper()}{line[1:]}.")]
+
+
+def _histories(trainings: Sequence[tuple[Path, str, int]]) -> list[str]:
+    """Say of each training whose length was changed on the way how long it was until when."""
+    found = []
+    for path, fold, seed in trainings:
+        if (path / "run.json").exists() and (words := history_words(RunFolder(path).read())) is not None:
+            found.append(paragraph(f"{fold} seed {seed}: the {words}.".strip(), soft=True))
+    return found
 
 
 def _trainings(folder: Path, settings: Mapping[str, Any]) -> list[tuple[Path, str, int]]:

@@ -5,13 +5,15 @@ settings, versions, and the command that would repeat the run.
 """
 
 import base64
+import contextlib
 import html
 import importlib.util
 import json
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,27 @@ summary { cursor: pointer; padding: .3rem 0; }
 """
 # With this policy the page can load nothing, even by mistake.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+Tell = Callable[[str, int, int], None]
+"""Is called with the part of a report that is made next, and how much of how many is done; 0 of 0 if not counted."""
+
+
+def silent(part: str, done: int, total: int) -> None:
+    """Tell nothing."""
+
+
+_tell: ContextVar[Tell] = ContextVar("tell", default=silent)
+
+
+@contextlib.contextmanager
+def telling(tell: Tell) -> Iterator[None]:
+    """Have every figure of a page tell that it is drawn next, while the block lasts."""
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
 
 
 def check_packages(*needed: str) -> None:
@@ -127,6 +150,7 @@ def figure(
     draw: Callable[["Figure"], None], width: float, height: float, words: str, caption: str = "", wide: bool = True
 ) -> str:
     """Return a drawing (size in inches) as an image inside the page; ``words`` are its description as text."""
+    _tell.get()(f"figure: {words[0].lower()}{words[1:]}", 0, 0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "picture.svg")
         with drawing(path, width, height) as canvas:

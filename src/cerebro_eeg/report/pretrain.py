@@ -19,9 +19,21 @@ from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.report import figures
 from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, draw_heads, place
-from cerebro_eeg.report.page import check_packages, facts, figure, heading, page, paragraph, provenance, table
+from cerebro_eeg.report.page import (
+    Tell,
+    check_packages,
+    facts,
+    figure,
+    heading,
+    page,
+    paragraph,
+    provenance,
+    silent,
+    table,
+    telling,
+)
 from cerebro_eeg.runs.baselines import hidden_series, spread, to_series
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, history_words
 from cerebro_eeg.runs.pretrain import Sources
 from cerebro_eeg.runs.reconstruction import (
     RIVALS,
@@ -62,6 +74,8 @@ def report_pretrain(
     stores: Sequence[Path] = (),
     device: torch.device | str = "cpu",
     limit_windows: int | None = WINDOWS,
+    *,
+    tell: Tell = silent,
 ) -> Path:
     """Write the report of a pre-training run.
 
@@ -75,12 +89,25 @@ def report_pretrain(
     found: tuple[Reconstructed, bool] | None = None
     examples: tuple[Example, ...] = ()
     if stores and run.model.exists():
-        found, examples = _measure(run, described["settings"], stores, device, limit_windows)
+        found, examples = _measure(run, described["settings"], stores, device, limit_windows, tell)
     elif run.model.exists():
         found = _kept(run)
+    with telling(tell):
+        write_text(run.report, _page(run, described, config, found, examples))
+    return run.report
+
+
+def _page(
+    run: RunFolder,
+    described: Mapping[str, Any],
+    config: ModelConfig,
+    found: tuple[Reconstructed, bool] | None,
+    examples: Sequence[Example],
+) -> str:
     lines = read_lines(run.metrics)
     parts = [
         *_summary(described["settings"], lines, found),
+        *([] if (words := history_words(described)) is None else [paragraph(f"The {words}.")]),
         heading("Training"),
         figure(
             lambda canvas: figures.draw_curves(
@@ -93,19 +120,24 @@ def report_pretrain(
         *_reconstruction(config, found, examples),
         *provenance(described, run.model if run.model.exists() else None),
     ]
-    write_text(run.report, page("Pre-training", parts))
-    return run.report
+    return page("Pre-training", parts)
 
 
 def _measure(
-    run: RunFolder, settings: dict[str, Any], folders: Sequence[Path], device: torch.device | str, limit: int | None
+    run: RunFolder,
+    settings: dict[str, Any],
+    folders: Sequence[Path],
+    device: torch.device | str,
+    limit: int | None,
+    tell: Tell,
 ) -> tuple[tuple[Reconstructed, bool], tuple[Example, ...]]:
     """Fill masked patches in, and write the errors beside the weights, with the hash of these weights."""
     train, validation = _sources(settings, folders)
     held_out = bool(validation)
     model = MaskedCerebro.from_pretrained(run.model)
     shown = validation if held_out else train
-    found = reconstruct(model, train, shown, device, limit)
+    found = reconstruct(model, train, shown, device, limit, tell=tell)
+    tell("examples to look at", 0, 0)
     examples = find_examples(model, shown, device)
     kept = {"weights": _weights(run), "held_out": held_out, "found": to_dict(found)}
     write_text(run.path / "reconstruction.json", json.dumps(kept, allow_nan=False) + "\n")

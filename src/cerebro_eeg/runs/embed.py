@@ -1,7 +1,7 @@
 """Embed: features of recordings, on the same path as ``runs/predict.py``, for any model with or without a head."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ def embed(
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
-    reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling)
+    reader = replace(make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling), warns=True)
     check_level(reader.config, level, layer)
     warn_random(reader.model)
     signal = open_signal(source, reader.config, reader.electrodes, handling)

@@ -4,6 +4,7 @@
 are the work for one training: its predictions, their scores, and for seizures the events.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,15 @@ from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.packages import no_events, require_packages
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.provenance import SeenBefore, data_before, seen_before
 from cerebro_eeg.runs.results import EvaluateResult
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
+from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
-from cerebro_eeg.runs.windows import LabelledTask, electrodes_of, find_splits, unknown_overlap
+from cerebro_eeg.runs.windows import LabelledTask, electrodes_of, find_splits
 from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, score
 from cerebro_eeg.scores.tables import positive_of
@@ -35,9 +39,11 @@ DEFAULT_THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A finished training, and the windows to score it on."""
+    """A training with weights, and the windows to score it on."""
 
     folder: RunFolder
+    weights: Path
+    """The checkpoint; of a training that was stopped, a temporary one of its last state."""
     fold: str
     """Empty for the task's own splits."""
     seed: int
@@ -50,7 +56,7 @@ class TrainedModel:
 
     def hash(self) -> str:
         """Return the SHA-256 of the weights."""
-        return checkpoint.hash_tensors(checkpoint.read(self.folder.model)[1])
+        return checkpoint.hash_tensors(checkpoint.read(self.weights)[1])
 
 
 @dataclass(frozen=True)
@@ -81,18 +87,26 @@ def evaluate(
     say: Say = lambda line: None,
 ) -> EvaluateResult:
     """Score every training of a fine-tuning run; the test split only once, unless ``again``."""
+    require_packages("sklearn", *(["timescoring"] if events else []), why="evaluate --events" if events else "evaluate")
     folder = RunFolder(run)
     settings = _read_settings(folder)
     store = Store(store_folder)
     _check_store(store, settings["store"])
-    with process_group(device) as processes, folder.locked():
+    if seizures.seizure_class(settings["task"]["names"]) is not None and (line := no_events()) is not None:
+        say(f"note: {line}")
+    with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(process_group(device))
+        if split == "test":  # validation writes nothing, so the run may still be training
+            stack.enter_context(folder.locked())
+            folder.remove_strays()
         if processes.size > 1:
             raise ConfigError(f"evaluate was started in {processes.size} processes; start it in one")
         options, seeds = settings["choices"], seeds_that_differ(settings)
-        trainings = list(_find_trainings(run, store, settings, split))
+        notes = [*filter(None, [one_for_all(settings)])]
+        trainings = list(_find_trainings(run, store, settings, split, stack, notes))
         as_is = options["rate"] == "as_is"
         scorer = Scorer(store, processes, events, untrained or options["untrained"], as_is, resamples, say)
-        notes = _training_notes(trainings, settings)
+        seen = _seen(folder, trainings, settings, split)
 
         def result(
             found: Mapping[str, Any], scorings: int, fresh: bool, first: Mapping[str, Any] | None = None
@@ -107,7 +121,8 @@ def evaluate(
                 found["summary"],
                 None if first is None else first["summary"],
                 tuple(found["trainings"]),
-                tuple(notes),
+                (*notes, *dict.fromkeys(why for one in found["trainings"] if (why := one.get("events_left_out")))),
+                seen.to_dict(),
             )
 
         if split == "validation":
@@ -115,6 +130,7 @@ def evaluate(
             return result(_joined(scores), 0, True)
         before = _earlier_record(run, trainings)
         if before is not None and not again:
+            before = _with_events(scorer, trainings, before)
             notes += [*_changed_weights(before, trainings), *_without_threshold(before, trainings)]
             write_record(run, before)
             return result(of_seeds(before.first, seeds), before.scorings, False)
@@ -157,17 +173,27 @@ def _check_store(store: Store, wanted: Mapping[str, str]) -> None:
 
 
 def _find_trainings(
-    run: Path, store: Store, settings: Mapping[str, Any], part: Literal["test", "validation"]
+    run: Path,
+    store: Store,
+    settings: Mapping[str, Any],
+    part: Literal["test", "validation"],
+    stack: contextlib.ExitStack,
+    notes: list[str],
 ) -> Iterator[TrainedModel]:
-    """Yield the trainings with their windows, cut as they were for training."""
+    """Yield the trainings with their windows, cut as they were for training.
+
+    The weights of a training that was stopped are those of its last state, and a note says so. The stack keeps their
+    temporary file.
+    """
     task = LabelledTask(**{**settings["task"], "names": tuple(settings["task"]["names"])})
     splits, seeds = list(find_splits(store, task, settings["choices"]["folds"])), seeds_that_differ(settings)
-    folders = [(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
-    unfinished = [path.relative_to(run).as_posix() for path in folders if not RunFolder(path).model.exists()]
-    if unfinished:
+    folders = [RunFolder(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
+    missing = [one.path.relative_to(run).as_posix() for one in folders if not one.model.exists()]
+    missing = [name for name in missing if not is_unfinished(run / name)]
+    if missing:
         raise ConfigError(
-            f"{len(unfinished)} of {len(folders)} trainings are not finished ({', '.join(unfinished[:6])}"
-            f"{', ...' if len(unfinished) > 6 else ''}); start the same finetune command again, then evaluate"
+            f"{len(missing)} of {len(folders)} trainings have saved no weights ({', '.join(missing[:6])}"
+            f"{', ...' if len(missing) > 6 else ''}); start the same finetune command again, then evaluate"
         )
     for split, counts in zip(splits, settings["windows"], strict=True):
         windows, before = (split.test, counts[2]) if part == "test" else (split.validation, counts[1])
@@ -179,15 +205,45 @@ def _find_trainings(
                 "release of cerebro-eeg that trained it"
             )
         for seed in seeds:
-            yield TrainedModel(RunFolder(run / split.name / f"seed-{seed}"), split.name, seed, windows)
+            inside = RunFolder(run / split.name / f"seed-{seed}")
+            weights = inside.model
+            if not weights.exists():
+                weights = stack.enter_context(
+                    usable_weights(inside.path, lambda line: notes.append(line.removeprefix("note: ")))
+                )
+            yield TrainedModel(inside, weights, split.name, seed, windows)
 
 
-def _training_notes(trainings: Sequence[TrainedModel], settings: Mapping[str, Any]) -> list[str]:
-    """Return notes on how the run was trained that a reader of its scores must know."""
-    records = [checkpoint.read_header(training.folder.model).training for training in trainings]
-    store = settings["store"]["sha256"]
-    overlaps = {line for record in records if (line := unknown_overlap(record, store)) is not None}
-    return [*filter(None, [one_for_all(settings)]), *sorted(overlaps)]
+def _seen(folder: RunFolder, trainings: Sequence[TrainedModel], settings: Mapping[str, Any], part: str) -> SeenBefore:
+    """Return whether the weights had learned from the tested subjects before their fine-tuning began."""
+    begun = folder.read().get("seen", {}).get("state")  # older releases did not write it
+    learned = settings["from"] is not None and begun != "new"
+    training = checkpoint.read_header(trainings[0].weights).training
+    before = data_before(training, settings["choices"]["freeze"]) if learned else ()
+    return seen_before(before, learned, settings["store"]["sha256"], [one.windows for one in trainings], part)
+
+
+def _with_events(scorer: Scorer, trainings: Sequence[TrainedModel], record: ScoreRecord) -> ScoreRecord:
+    """Add to the first score the events that were left out for want of a package, from the kept predictions.
+
+    The predictions are those of the first scoring, so this is no new one.
+    """
+    if no_events() is not None or not any(one.get("events_left_out") for one in record.first["trainings"]):
+        return record
+    found = {(one.fold, one.seed): one for one in trainings}
+    first = [dict(one) for one in record.first["trainings"]]
+    for one in first:
+        training = found.get((one["fold"], one["seed"]))
+        if not one.get("events_left_out") or training is None or one["weights"] != training.hash():
+            continue
+        predictions = Predictions.load(training.folder.path / "test.npz")
+        one.update(_score_events(scorer, training, predictions, write=True))
+        old = read_record(training.folder.path)
+        if old is not None:
+            last = one if old.scorings == 1 else old.last
+            write_record(training.folder.path, ScoreRecord(old.scorings, one, last))
+    joined = _joined(first)
+    return ScoreRecord(record.scorings, joined, joined if record.scorings == 1 else record.last)
 
 
 def _earlier_record(run: Path, trainings: Sequence[TrainedModel]) -> ScoreRecord | None:
@@ -235,7 +291,7 @@ def _changed_weights(before: ScoreRecord, trainings: Sequence[TrainedModel]) -> 
 def _without_threshold(before: ScoreRecord, trainings: Sequence[TrainedModel]) -> list[str]:
     """Return a note if the first score is of a release that did not yet score the threshold of the weights."""
     known = all(score["scores"]["at_threshold"] for score in before.first["trainings"])
-    heads = [checkpoint.read_header(training.folder.model).head for training in trainings]
+    heads = [checkpoint.read_header(training.weights).head for training in trainings]
     if known or not any(head is not None and head.threshold is not None for head in heads):
         return []
     return ["this score is older than scores at the threshold that predict decides by; --again has them"]
@@ -253,7 +309,7 @@ def predict_training(scorer: Scorer, training: TrainedModel) -> Predictions:
     """Return the predictions of a training's weights for its windows."""
     windows = training.windows
     model = Cerebro.from_pretrained(
-        training.folder.model,
+        training.weights,
         sfreq=windows.sfreq if scorer.as_is else None,
         rate="as_is" if scorer.as_is else "error",
     )
@@ -282,23 +338,32 @@ def _score_predictions(
         "fold": training.fold,
         "seed": training.seed,
         "weights": training.hash(),
-        "scores": score_by(training.folder.model, predictions, scorer.resamples),
-        "events": None,
+        "scores": score_by(training.weights, predictions, scorer.resamples),
+        **_score_events(scorer, training, predictions, write=write),
     }
+    return found
+
+
+def _score_events(scorer: Scorer, training: TrainedModel, predictions: Predictions, *, write: bool) -> dict[str, Any]:
+    """Return the scores of seizure events, or why they were left out; both are None for other tasks."""
+    found: dict[str, Any] = {"events": None, "events_left_out": None}
     positive = seizures.seizure_class(predictions.names) if predictions.kind == "classification" else None
     if scorer.events and positive is None:
         if predictions.kind != "classification" or len(predictions.names) != 2:
             raise ConfigError(f"--events needs a task with two classes; this one has {', '.join(predictions.names)}")
         positive = 1
-    if positive is not None:
-        threshold = _event_threshold(training, predictions.names, positive)
-        lines, durations = _time_lines(scorer.store, predictions, positive)
+    if positive is None:
+        return found
+    threshold = _event_threshold(training, predictions.names, positive)
+    lines, durations = _time_lines(scorer.store, predictions, positive)
+    found["events_left_out"] = no_events()
+    if found["events_left_out"] is None:
         name = predictions.names[positive]
         scored = seizures.score_events(lines, name, threshold=threshold, resamples=scorer.resamples)
         found["events"] = scored.to_dict()
-        for id, line in lines.items() if write else ():
-            path = training.folder.path / "test-events" / f"{id}_events.tsv"
-            seizures.write_events(path, line.probability, threshold, durations[id])
+    for id, line in lines.items() if write else ():
+        path = training.folder.path / "test-events" / f"{id}_events.tsv"
+        seizures.write_events(path, line.probability, threshold, durations[id])
     return found
 
 
@@ -317,7 +382,7 @@ def _event_threshold(training: TrainedModel, names: Sequence[str], positive: int
     """
     from sklearn.metrics import roc_curve
 
-    head = checkpoint.read_header(training.folder.model).head
+    head = checkpoint.read_header(training.weights).head
     over_windows = head is not None and head.threshold_level == "window" and positive == len(names) - 1
     if head is not None and head.threshold is not None and over_windows:
         return head.threshold

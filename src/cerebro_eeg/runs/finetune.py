@@ -6,6 +6,7 @@ the micro-batches and their losses, with the paper's augmentation, label smoothi
 Legend: **B** windows, **R** rows, **T** samples, **K** outputs.
 """
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.batch import Batch, onto
-from cerebro_eeg.config import FinetuneConfig, HeadConfig, Preset
+from cerebro_eeg.config import FinetuneConfig, HeadConfig, Preset, Training
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.window_labels import LabelRule
@@ -32,9 +33,12 @@ from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
+from cerebro_eeg.runs.provenance import SeenBefore, seen_before
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
 from cerebro_eeg.runs.settings import Engine, Untrained
+from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
 from cerebro_eeg.runs.training import (
     Say,
@@ -63,15 +67,16 @@ from cerebro_eeg.runs.windows import (
     read_task,
     signal_of,
     training_record,
-    unknown_overlap,
     untrained_electrodes,
 )
 from cerebro_eeg.schema import to_dict
+from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.scores.tables import positive_of
 from cerebro_eeg.train import loop, random_numbers
 from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
 from cerebro_eeg.train.optim import group_parameters
+from cerebro_eeg.train.state import RunProgress
 
 
 @dataclass(frozen=True)
@@ -110,17 +115,21 @@ def finetune(
 ) -> FinetuneResult:
     """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
     began, folder = time.monotonic(), RunFolder(out)
-    with training_processes(folder, engine, say, tell) as (processes, say, tell):
+    require_packages("sklearn", why="finetune")
+    with contextlib.ExitStack() as stack:
+        processes, say, tell = stack.enter_context(training_processes(folder, engine, say, tell))
         store = Store(store_folder)
         task = read_task(store, options.task, options.seconds, options.stride, options.labels)
         splits = list(find_splits(store, task, options.folds))
-        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start)
-        settings = shared.settings(splits)
+        weights = None if start is None else stack.enter_context(usable_weights(start, say))
+        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights)
+        settings, seen = shared.settings(splits), _seen(weights, shared.hash, splits)
         if processes.first:
-            begin_folder(folder, "finetune", settings, {"processes": processes.size}, say)
+            facts = {"seen": seen.to_dict()}
+            begin_folder(folder, "finetune", settings, {"processes": processes.size}, say, facts)
         processes.barrier()
         say(f"{options.task}: {task.kind}, {', '.join(task.names)}; no {splits[0].unit} is in two splits")
-        for line in filter(None, [one_for_all(settings), *_notes(start, shared.hash)]):
+        for line in filter(None, [one_for_all(settings), seen.text(), _lacks_events(task)]):
             say(f"note: {line}")
         trained, seeds = [], seeds_that_differ(settings)
         for split in splits:
@@ -138,18 +147,24 @@ def finetune(
             positive_of(task.kind, task.names),
             one_for_all(settings),
             processes.first,
+            seen.to_dict(),
         )
 
 
-def _notes(start: Path | None, hash: str) -> Iterator[str]:
-    """Yield notes on subjects that may have been pre-trained on, for readers of the scores."""
-    if start is None:
-        return
-    training = hub.load(start)[0].training
-    if any(source.sha256 == hash for source in training.data):
-        yield "the weights were pre-trained on this store, except what its pretrain split or --without left out"
-    if (line := unknown_overlap(training, hash)) is not None:
-        yield line
+def _seen(start: Path | None, hash: str, splits: Sequence[Split]) -> SeenBefore:
+    """Return whether the weights to start from have learned from the test subjects; without these, the validation's."""
+    training = Training() if start is None else hub.load(start)[0].training
+    tests = [split.test for split in splits if split.test is not None]
+    held_out = tests or [split.validation for split in splits if split.validation is not None]
+    part = "test" if tests else "validation"
+    return seen_before(training.data, training.windows > 0, hash, held_out, part)
+
+
+def _lacks_events(task: LabelledTask) -> str | None:
+    """Return a line if evaluate will need a package for the events of this task that is not here."""
+    if seizures.seizure_class(task.names) is None or is_installed("timescoring"):
+        return None
+    return "evaluate needs the package timescoring to score events, which is not here; pip install timescoring"
 
 
 @dataclass(frozen=True)
@@ -253,7 +268,7 @@ def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) 
         return electrodes_of(parts, trained, shared.options.untrained)
     if new := untrained_electrodes(parts, trained):
         listed = ", ".join(new[:8]) + (" ..." if len(new) > 8 else "")
-        say(f"{len(new)} electrodes were never trained in {shared.start}; fine-tuning trains their rows: {listed}")
+        say(f"{len(new)} electrodes have no training in these weights; fine-tuning trains their rows: {listed}")
     return None
 
 
@@ -306,13 +321,25 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     layer_decay = table.layer_decay if shared.start is not None else 1.0  # new lower layers must learn as fast
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
+    before, scaling = model.training_record, None if windows.target is None else scaling_of(windows).to_dict()
+
+    def record(progress: RunProgress) -> Training:
+        if options.freeze:  # a frozen encoder learns no electrode
+            return before
+        sources, task = [(store, windows)], shared.task.task
+        return training_record(before, progress.notes, sources, [shared.hash], progress.step, task)
+
+    def about(progress: RunProgress) -> dict[str, Any]:
+        header = dataclasses.replace(model.header, training=record(progress))
+        return describe_weights(header, length.steps, scaling)
+
     cuda = processes.device.type == "cuda"
     with Loader(
         [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
     ) as loader:
         task = LabelTask(windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
-        plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings)
+        plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         with training_steps(run, folder, engine, batch, tell) as (steps, log):
             for step in steps:
@@ -323,10 +350,7 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
                     if epoch - run.progress.notes["best_epoch"] >= options.patience:
                         run.progress.notes["finished"] = True
     notes = run.progress.notes
-    if not options.freeze:  # a frozen encoder learns no electrode
-        model.training_record = training_record(
-            model.training_record, notes, [(store, windows)], [shared.hash], run.progress.step
-        )
+    model.training_record = record(run.progress)
     tensors = gathered(model)
     if processes.first and "best" in notes:
         tensors = checkpoint.read(_best_weights(folder, notes["best_step"]))[1]
@@ -408,6 +432,9 @@ class TargetScaling:
 
     mean_K: NDArray[np.float64]
     std_K: NDArray[np.float64]
+
+    def to_dict(self) -> dict[str, list[float]]:
+        return {"mean": self.mean_K.tolist(), "std": self.std_K.tolist()}
 
 
 def scaling_of(windows: Windows) -> TargetScaling:

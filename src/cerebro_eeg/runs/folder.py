@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro_eeg import __version__
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.files import absent, parse_json, remove_empty, write_text
 
 FORMAT = 1
@@ -25,6 +25,15 @@ _LOG = "metrics.jsonl"
 _LOGGERS = ("tensorboard", "wandb", "wandb-id")
 _WITHOUT_RESULT = ("run.json", _LOG, *_LOGGERS)
 """Files of a run that are no result. A file with any other name is kept."""
+LENGTH = frozenset(
+    (
+        "steps",
+        "choices.steps",
+        *(f"pretrain.{name}" for name in ("max_epochs", "stop_epoch", "warmup_epochs")),
+        *(f"finetune.{name}" for name in ("epochs", "warmup_epochs")),
+    )
+)
+"""Settings of the length of a run, which a resumed run may change."""
 _ANOTHER = "give a folder for --out"
 
 
@@ -62,28 +71,43 @@ class RunFolder:
             raise ConfigError(f"{self.path} is a run of another release of cerebro-eeg; use that one")
         return found
 
-    def begin(self, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
-        """Write ``run.json`` for a new run or a resumed one; return a note if it replaces another run.
+    def begin(
+        self,
+        verb: str,
+        settings: Mapping[str, Any],
+        engine: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        done: int | None = None,
+    ) -> str | None:
+        """Write ``run.json`` for a new run or a resumed one; return a note if it was begun with other settings.
 
-        Only a run that never completed a step is replaced, since nothing is lost with it. Such a run may have failed
-        for want of memory, or because of an untrained electrode, and must not refuse the corrected command. Call this
-        while the folder is locked.
+        Another number of steps or epochs goes on from the ``done`` steps of the state, and the history keeps it. Any
+        other setting is refused, unless the run never completed a step: nothing is lost with it. Such a run may have
+        failed for want of memory, or because of an untrained electrode, and must not refuse the corrected command.
+        ``facts`` are written beside the settings, and may differ. Call this while the folder is locked.
         """
         described = {"format": FORMAT, "verb": verb, "settings": settings, "engine": engine, "versions": versions()}
-        described = json.loads(json.dumps(described))
+        described = json.loads(json.dumps({**described, **(facts or {})}))
         note = None
         if (self.path / "run.json").exists():
             old = self.read()
             wanted = {"verb": verb, "settings": described["settings"]}
-            found = list(differences("", {"verb": old["verb"], "settings": old["settings"]}, wanted))
-            words = "; ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
-            if found and not self._has_no_step():
+            found = dict(differences("", {"verb": old["verb"], "settings": old["settings"]}, wanted))
+            if not found and "steps" in old:  # the settings of a training of seeds or folds do not have its length
+                found = dict(differences("steps", old["steps"], described.get("steps")))
+            changes = list(found.values())
+            words = "; ".join(changes[:6]) + (f" and {len(changes) - 6} more" if len(changes) > 6 else "")
+            described["history"] = old.get("history", [])
+            if found and LENGTH.issuperset(found):
+                note = self._change_length(described, old, words, done)
+            elif found and not self._has_no_step():
                 unsaved = ", or delete that folder: it logged steps and saved none" * self._has_no_result()
                 raise ConfigError(
                     f"{self.path} holds another run: {words}; use another --out, or the same settings{unsaved}"
                 )
-            if found:
+            elif found:
                 note = f"{self.path} held a run that never completed a step, which makes room for this one: {words}"
+                described["history"] = []
                 self._remove_trainings()
         elif self.path.is_dir() and any(name != LOCK and not _is_stray(name) for name in os.listdir(self.path)):
             raise ConfigError(f"{self.path} is not empty and holds no run; give an empty or new folder for --out")
@@ -91,6 +115,20 @@ class RunFolder:
         self.remove_strays()
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
         return note
+
+    def _change_length(self, described: dict[str, Any], old: Mapping[str, Any], words: str, done: int | None) -> str:
+        """Add the old length to the history, and return the note. The state keeps the weights, so none are lost."""
+        finished = [path.name for path in self._trainings() if (path / "finished.json").exists()]
+        if finished:
+            raise ConfigError(
+                f"{self.path} holds finished trainings ({', '.join(finished[:6])}), whose length cannot be changed: "
+                f"{words}; use another --out, or the same settings"
+            )
+        if done:
+            described["history"] = [*described["history"], {"until": done, "steps": old.get("steps"), "changes": words}]
+            if described.get("steps", 0) > done:  # these weights would be taken for those of the end
+                self.model.unlink(missing_ok=True)
+        return f"the length of the run changes: {words}"
 
     def remove_strays(self) -> None:
         """Remove what killed writes have left, here and in the trainings inside. Call this while the folder is locked.
@@ -118,7 +156,7 @@ class RunFolder:
             raise ConfigError(f"another process is training in {self.path}; wait for it, or stop it") from error
         except OSError as error:
             remove_empty(made)
-            raise ConfigError(
+            raise InputError(
                 f"{self.path} cannot be written ({error.strerror}); make it writable, or give another"
             ) from error
         try:
@@ -144,7 +182,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # a name that is too long, a file among the folders above, no permission
             remove_empty(made)
-            raise ConfigError(f"{self.path} cannot be made ({error.strerror}); {_ANOTHER}") from error
+            raise InputError(f"{self.path} cannot be made ({error.strerror}); {_ANOTHER}") from error
         return made
 
     def _trainings(self) -> list[Path]:
@@ -194,13 +232,23 @@ def versions() -> dict[str, str]:
     }
 
 
-def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield a sentence for each place in which two JSON values differ."""
+def differences(where: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
+    """Yield each place in which two JSON values differ, with a sentence about it."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}):
             yield from differences(f"{where}.{name}".lstrip("."), old.get(name), new.get(name))
     elif old != new:
-        yield f"{where.removeprefix('settings.')} was {_short(old)} and is now {_short(new)}"
+        place = where.removeprefix("settings.")
+        yield place, f"{place} was {_short(old)} and is now {_short(new)}"
+
+
+def history_words(run: Mapping[str, Any]) -> str | None:
+    """Return a sentence on how often the length of a run was changed, from ``run.json``; None if it never was."""
+    parts = [
+        f"{'not recorded' if one['steps'] is None else format(one['steps'], ',')} until step {one['until']:,}"
+        for one in run.get("history", ())
+    ]
+    return f"steps were {', then '.join([*parts, format(run['steps'], ',')])}" if parts else None
 
 
 def _short(value: Any) -> str:

@@ -41,10 +41,12 @@ from cerebro_eeg.fast import packed
 from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.preparation import line_left
 from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.loop import evaluating
 
@@ -144,16 +146,21 @@ def find_checkpoint(model: Path | str) -> Path | str:
         raise ConfigError(f"there is no training {model}; give a checkpoint, or the folder of a training")
     if not path.is_dir() or (path / "model.safetensors").exists() or not (path / "run.json").exists():
         return model  # if something is wrong with it, loading it raises an error that says so
+    if is_unfinished(path):
+        return model
     trained = sorted([*path.glob("seed-*/model.safetensors"), *path.glob("fold-*/seed-*/model.safetensors")])
+    if not trained:  # the folders of trainings that were stopped have weights to use, too
+        begun = [*path.glob("seed-*/state.safetensors"), *path.glob("fold-*/seed-*/state.safetensors")]
+        trained = sorted(one.parent / "model.safetensors" for one in begun)
     if not trained:
-        raise ConfigError(f"no training of {model} is finished; start the same command again that began it")
+        raise ConfigError(f"no training of {model} has saved weights; start the same command again that began it")
     if len(trained) > 1:
         some = ", ".join(one.parent.relative_to(path).as_posix() for one in trained[:4])
         raise ConfigError(
             f"{model} holds {len(trained)} trainings ({some}{', ...' if len(trained) > 4 else ''}); give the folder of "
             "one of them"
         )
-    return trained[0]
+    return trained[0] if trained[0].exists() else trained[0].parent
 
 
 def _size(path: Path) -> int:
@@ -177,6 +184,8 @@ class Reader:
     stride: int
     """Samples from the start of one window to the start of the next."""
     handling: Handling
+    warns: bool = False
+    """Whether to warn of a mains line that is still there after filtering."""
 
     @property
     def config(self) -> ModelConfig:
@@ -222,7 +231,13 @@ def make_reader(
 
 def load_model(model: "Cerebro | Path | str") -> Cerebro:
     """Return the model itself, or load it from a checkpoint, the folder of a training, or the Hub."""
-    return model if isinstance(model, Cerebro) else Cerebro.from_pretrained(find_checkpoint(model))
+    if isinstance(model, Cerebro):
+        return model
+    found = find_checkpoint(model)
+    if not is_unfinished(Path(found).expanduser()):
+        return Cerebro.from_pretrained(found)
+    with usable_weights(Path(found).expanduser(), lambda line: inputs.say(logging.WARNING, line)) as weights:
+        return Cerebro.from_pretrained(weights)
 
 
 def random_words(model: Cerebro) -> str | None:
@@ -357,6 +372,8 @@ def compute(
     needed = cost(reader.config, len(signal.ids), reader.samples).forward_bytes
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
     for windows in cut_windows(signal, reader.samples, reader.stride, size, watch):
+        if reader.warns and not some:
+            _warn_line(windows, signal)
         some = True
         with evaluating(model), torch.no_grad():
             output = read(model, _batch(windows, signal, model.encoder.positions.device))
@@ -370,6 +387,15 @@ def compute(
             f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
             f"this model is {reader.seconds:g} s; give a longer recording",
         )
+
+
+def _warn_line(windows: RecordingWindows, signal: Signal) -> None:
+    """Warn of a strong mains line in filtered windows: the notch was at another frequency, or there was none."""
+    plan = signal.plan
+    line = line_left(torch.from_numpy(windows.signal_BTC).transpose(1, 2), plan.new_rate)
+    if line is not None and plan.notch_width > 0:
+        notch = "no notch was applied" if plan.notch is None else f"the notch was at {plan.notch:g} Hz"
+        inputs.warn(f"the filtered recording still has a strong line at {line:g} Hz ({notch}); pass mains={line:g}")
 
 
 def _batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
@@ -404,7 +430,7 @@ def predict(
     and resampled as the checkpoint says. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
-    reader = make_reader(load_model(model), stride=stride, handling=handling)
+    reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
     check_head(reader.model)
     warn_random(reader.model)
     with packed(reader.model):

@@ -6,6 +6,7 @@ micro-batches and their losses. ``validate`` measures the error on windows that 
 Legend: **B** windows, **R** rows, **N** tokens of a row.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.training import (
     Say,
     Tell,
@@ -57,6 +59,7 @@ from cerebro_eeg.train import loop, random_numbers
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.log import read_lines
 from cerebro_eeg.train.optim import group_parameters
+from cerebro_eeg.train.state import RunProgress
 
 Sources = Sequence[tuple[Store, Windows]]
 
@@ -92,7 +95,9 @@ def pretrain(
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
     folder = RunFolder(out)
     with training_processes(folder, engine, say, tell) as (processes, say, tell):
-        return _pretrain(processes, open_stores(folders), folder, preset, options, engine, start, say, tell)
+        stores = open_stores(folders)
+        with contextlib.nullcontext() if start is None else usable_weights(start, say) as weights:
+            return _pretrain(processes, stores, folder, preset, options, engine, weights, say, tell)
 
 
 def _pretrain(
@@ -136,11 +141,19 @@ def _pretrain(
         "windows": counts,
     }
     at_once = max(1, batch // (micro * processes.size))
+
+    def record(progress: RunProgress) -> checkpoint.Header:
+        training = training_record(model.training_record, progress.notes, sources, hashes, progress.step)
+        return dataclasses.replace(model.header, training=training)
+
+    def about(progress: RunProgress) -> dict[str, Any]:
+        return describe_weights(record(progress), length.steps)
+
     cuda = processes.device.type == "cuda"
     with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
         task = MaskedTask(sources, order, loader, config, model.objective, options.seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay)
-        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings)
+        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         with training_steps(run, folder, engine, batch, tell) as (steps, log):
             for step in steps:
@@ -149,7 +162,7 @@ def _pretrain(
                         values = validate(model, run.wrapped, validation, processes, at_once, dtype)
                     run.progress.notes["validation"] = values
                     log.write(step.step, **values)
-    sha256 = _write_weights(run, folder, model, sources, hashes)
+    sha256 = _write_weights(run, folder, model, record(run.progress))
     losses = [line["loss"] for line in read_lines(folder.metrics) if "loss" in line] if processes.first else [0.0]
     done = run.progress.step
     return PretrainResult(
@@ -177,14 +190,11 @@ def _make_model(preset: Preset, seed: int, start: Path | None, signal: SignalCon
     return model
 
 
-def _write_weights(
-    run: loop.TrainingRun, folder: RunFolder, model: MaskedCerebro, sources: Sources, hashes: Sequence[str]
-) -> str:
+def _write_weights(run: loop.TrainingRun, folder: RunFolder, model: MaskedCerebro, header: checkpoint.Header) -> str:
     """Write the weights with the record of their training, and return their SHA-256."""
-    training = training_record(model.training_record, run.progress.notes, sources, hashes, run.progress.step)
     tensors = gathered(model)
     if run.processes.first:
-        checkpoint.save_tensors(folder.model, tensors, dataclasses.replace(model.header, training=training))
+        checkpoint.save_tensors(folder.model, tensors, header)
     run.processes.barrier()
     return checkpoint.hash_tensors(tensors)
 

@@ -44,6 +44,8 @@ BATCH = 32
 """Windows that are computed at once."""
 PHASE = " (phase)"
 """Suffix of a channel's name for the row that holds its phase."""
+TellPart = Callable[[str, int, int], None]
+"""Is called with what is done next, and how much of how many is done."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -209,6 +211,7 @@ def reconstruct(
     device: torch.device | str,
     limit_windows: int | None = None,
     group: Callable[[Store, str], str] = dataset_of,
+    tell: TellPart = lambda part, done, total: None,
 ) -> Reconstructed:
     """Measure the model and the baselines on windows of ``validation``; ridge is fitted on windows of ``train``.
 
@@ -225,12 +228,24 @@ def reconstruct(
         for place in np.unique(windows.facts.montage[windows.recording[numbers]]).tolist()
     }
     most, aside = divide_windows(train, needed)
+
+    def told(
+        part: str, numbers: Sequence[NDArray[np.int64]], found: Iterator[MaskedWindows]
+    ) -> Iterator[MaskedWindows]:
+        done, total = 0, sum(map(len, numbers))
+        for one in found:
+            tell(part, done, total)
+            yield one
+            done += len(one.window)
+
     fitted = fit_ridge(
-        mask_windows(config, objective, train, most, device), mask_windows(config, objective, train, aside, device)
+        told("windows for the ridge baseline", most, mask_windows(config, objective, train, most, device)),
+        told("windows for its strength", aside, mask_windows(config, objective, train, aside, device)),
     )
     tally = _Tally(config)
     with evaluating(model.to(device)):
-        for part in mask_windows(config, objective, validation, chosen, device, model):
+        filling = mask_windows(config, objective, validation, chosen, device, model)
+        for part in told("windows with masked patches", chosen, filling):
             assert part.predicted_BCNL is not None
             values, masked = part.target_BCNL, part.masked_BCN
             filled = interpolate(values.flatten(0, 1), masked.flatten(0, 1), config.patches).reshape(values.shape)

@@ -86,6 +86,8 @@ class FinetuneResult:
     """A sentence that says that one training stands for several seeds; None if each seed was trained."""
     first: bool = True
     """Whether this is the first process of the run, which writes and prints for all."""
+    seen: Mapping[str, Any] | None = None
+    """Whether the weights that training began with had learned from the test subjects (``SeenBefore``)."""
 
     def to_dict(self) -> dict[str, object]:
         found = asdict(self)
@@ -107,6 +109,8 @@ class FinetuneResult:
             )
         if self.one_for_all is not None:
             lines.append(f"  {self.one_for_all}")
+        if self.seen is not None:
+            lines.append(f"  {self.seen['text']}")
         if self.positive is not None:
             lines.append(f"  positive: {self.positive} (the threshold speaks of it)")
         if not (Path(self.folder) / "test.json").exists():  # a finished run may have been scored before
@@ -133,6 +137,8 @@ class EvaluateResult:
     """The summary of the first scoring, if this is a later one."""
     trainings: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
+    seen: Mapping[str, Any] | None = None
+    """Whether the weights had learned from the tested subjects before their fine-tuning (``SeenBefore``)."""
 
     def to_dict(self) -> dict[str, object]:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
@@ -146,6 +152,7 @@ class EvaluateResult:
             f"{self.task['task']}: {self.task['kind']}, {', '.join(self.task['names'])}; {self.split} split",
             f"  trainings  {seeds}{of_folds} in {self.folder}",
             f"  splits     share no {self.unit}",
+            *([] if self.seen is None else [f"  before     {self.seen['text']}"]),
             f"  scored     {self._times()}",
             f"  primary    {self._primary()}",
         ]

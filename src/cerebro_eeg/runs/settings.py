@@ -5,12 +5,13 @@
 before a verb runs, so this module loads neither torch nor NumPy.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cerebro_eeg.config import Preset, preset
+from cerebro_eeg.config import PRESETS, ModelConfig, Preset, preset
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import parse_json
 from cerebro_eeg.schema import from_dict, require, settle
@@ -82,6 +83,29 @@ class Handling:
     def __post_init__(self) -> None:
         if self.mains is not None and not 0 < self.mains < 1000:
             raise ConfigError(f"mains is {self.mains:g}; expected a frequency in Hz, such as 50 or 60")
+
+
+def preset_for(given: str | None, model: ModelConfig | None) -> tuple[str, str | None]:
+    """Return the preset whose hyper-parameters to take, and a line on it; None where there is nothing to say.
+
+    Without a choice of the user's it follows the weights that training begins with: ``model`` is theirs, or None for
+    new weights.
+    """
+    if model is None:
+        return given or "small", None
+    sizes = {name: (one.model.depth, one.model.width) for name, one in PRESETS.items()}
+    own = next((name for name, size in sizes.items() if size == (model.depth, model.width)), None)
+    if given is not None:
+        preset(given)  # an unknown name is refused first
+        differs = own is not None and given != own
+        line = f"note: the weights are of {own}; --preset {given} gives the hyper-parameters of training alone"
+        return given, line if differs else None
+    if own is not None:
+        return own, f"hyper-parameters of {own}, the preset of these weights"
+    weights = model.depth * model.width**2
+    nearest = min(sizes, key=lambda name: abs(math.log(sizes[name][0] * sizes[name][1] ** 2 / weights)))
+    size = f"{model.depth} blocks of width {model.width}"
+    return nearest, f"hyper-parameters of {nearest}, the preset nearest to these weights ({size}); --preset chooses"
 
 
 def choose(name: str, file: Path | None, flags: Mapping[str, Any], changes: Sequence[str]) -> Preset:

@@ -6,6 +6,7 @@ this order, and does its own work between the steps.
 
 import contextlib
 import errno
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,17 +26,21 @@ from cerebro_eeg.fast import compile_model, use
 from cerebro_eeg.model.encoder import Block, Stack
 from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.packages import require_packages
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.train import loop
 from cerebro_eeg.train.distributed import ProcessGroup, choose_threads, process_group, resharded, whole, wrap
 from cerebro_eeg.train.log import Log
 from cerebro_eeg.train.optim import ParameterGroup, Schedule, adamw
+from cerebro_eeg.train.state import RunProgress, steps_done
 
 STEPS_PER_EPOCH = 20
 """Least number of steps per epoch; a larger batch is made smaller."""
 SMALLEST_BATCH = 32
 GPU_SHARE = 0.6
-"""Share of a GPU's free memory that kept activations may take; the rest is for gradients and temporary tensors."""
+"""Share of a GPU's memory that kept activations may take; the rest is for gradients and temporary tensors."""
+GPU_PARTS = 16
+"""The memory that a run may take is rounded down to this part of the GPU, so that small tensors change nothing."""
 CPU_BYTES = 2 << 30
 """Memory for kept activations on a CPU, whose caches make larger micro-batches no faster."""
 
@@ -53,6 +58,7 @@ def training_processes(
     folder: RunFolder, engine: Engine, say: Say, tell: Tell
 ) -> Iterator[tuple[ProcessGroup, Say, Tell]]:
     """Join the process group of a run and lock its folder. Only the first process prints."""
+    require_packages(*engine.loggers, why="--loggers")
     with (
         clear_errors(),
         loop.stoppable(),
@@ -183,16 +189,33 @@ def count_micro_batches(
         )
     micro = engine.micro_batch
     if micro is None:
-        free = CPU_BYTES
-        if processes.device.type == "cuda":
-            free = int(GPU_SHARE * torch.cuda.mem_get_info(processes.device)[0])
+        room = CPU_BYTES if processes.device.type != "cuda" else _gpu_room(processes.device)
         kept = cost(config, channels, samples)
         needed = kept.forward_bytes if engine.recompute else kept.forward_bytes + kept.backward_bytes
         if choose_precision(engine, processes.device) == "bf16":  # most of the kept tensors are then half as large
             needed = needed * 2 // 3
-        micro = max(1, free // max(1, needed))
+        micro = max(1, room // max(1, needed))
     most = -(-batch // processes.size)
     return min(-(-most // micro), batch // processes.size)
+
+
+def _gpu_room(device: torch.device) -> int:
+    """Return the bytes of a GPU that kept activations may take, once this process has let go of what it can."""
+    gc.collect()  # the model of an earlier run may hang in a cycle
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return activation_room(total, free, torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device))
+
+
+def activation_room(total: int, free: int, reserved: int, allocated: int) -> int:
+    """Return the bytes that kept activations may take, of a GPU with so many bytes in all and free.
+
+    What this process has ``reserved`` and not ``allocated`` to tensors is its cache, which the run can use again. So a
+    run takes as many micro-batches after another run as before it.
+    """
+    ours = min(total, free + max(0, reserved - allocated))
+    rounded = (ours * GPU_PARTS // max(1, total)) * total // GPU_PARTS
+    return int(GPU_SHARE * (rounded or ours))
 
 
 def usual_channels(windows: Sequence[Windows]) -> int:
@@ -252,13 +275,20 @@ class TrainingPlan:
     clip: float
     length: TrainingLength
     settings: Mapping[str, Any]
+    about: Callable[[RunProgress], Mapping[str, Any]]
+    """Describes the weights for those who use them before the run has ended."""
 
 
 def begin_folder(
-    folder: RunFolder, verb: str, settings: Mapping[str, Any], engine: Mapping[str, Any], say: Say
+    folder: RunFolder,
+    verb: str,
+    settings: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    say: Say,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``run.json``, and print a note if another run was replaced."""
-    if (line := folder.begin(verb, settings, engine)) is not None:
+    """Write ``run.json``, and print a note if it was begun with other settings."""
+    if (line := folder.begin(verb, settings, engine, facts, steps_done(folder.state))) is not None:
         say(f"note: {line}")
 
 
@@ -268,7 +298,7 @@ def begin_run(
     """Begin the run or resume it: write ``run.json``, set the model up for training, and load the state."""
     now = describe_engine(engine, processes, arithmetic)
     if processes.first:
-        begin_folder(folder, plan.verb, plan.settings, now, say)
+        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps})
     precision = arithmetic.precision
     model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
@@ -287,9 +317,12 @@ def begin_run(
         folder.state,
         precision,
         engine.save_minutes * 60,
+        about=plan.about,
     )
     if loop.resume(run):
         say(f"going on after step {run.progress.step:,} of {run.steps:,}")
+        if run.progress.step > run.steps:
+            say(f"note: {run.progress.step:,} steps are done already, so the run ends here, as it is")
         changes = engine_changes(arithmetic.before or now, now)
         if changes and run.progress.step < run.steps:
             say(

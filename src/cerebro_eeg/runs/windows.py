@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import match
-from cerebro_eeg.config import ModelConfig, SignalConfig, Source, Training
+from cerebro_eeg.config import ModelConfig, SignalConfig, Training
 from cerebro_eeg.data.batching.loader import Loader, RawStep
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.splits import assert_disjoint, folds
@@ -26,6 +26,7 @@ from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.files import real
+from cerebro_eeg.runs.provenance import describe_source
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.schema import from_dict
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -296,15 +297,23 @@ def note_seen(notes: dict[str, Any], windows: Sequence[Windows], done: Step) -> 
 
 
 def training_record(
-    before: Training, notes: dict[str, Any], sources: Sequence[tuple[Store, Windows]], hashes: Sequence[str], steps: int
+    before: Training,
+    notes: dict[str, Any],
+    sources: Sequence[tuple[Store, Windows]],
+    hashes: Sequence[str],
+    steps: int,
+    task: str = "",
 ) -> Training:
-    """Return the record of the weights after a run of ``steps`` steps, added to their record before it."""
+    """Return the record of the weights after a run of ``steps`` steps, added to their record before it.
+
+    With a ``task`` its labels were learned.
+    """
     seen = notes.get("seen", [[0] * len(windows.facts.montages) for _, windows in sources])
     electrodes = dict(before.electrode_windows)
     for (_, windows), counts in zip(sources, seen, strict=True):
         for name, count in electrode_windows(windows, counts).items():
             electrodes[name] = electrodes.get(name, 0) + count
-    data = [_describe_source(store, windows, hash) for (store, windows), hash in zip(sources, hashes, strict=True)]
+    data = [describe_source(store, windows, hash, task) for (store, windows), hash in zip(sources, hashes, strict=True)]
     shown = sum(sum(counts) for counts in seen)
     return Training(before.steps + steps, before.windows + shown, electrodes, (*before.data, *data))
 
@@ -316,27 +325,6 @@ def electrode_windows(windows: Windows, seen: Sequence[int]) -> dict[str, int]:
         for electrode in {part for name in names for part in name.split("-")} if count else ():
             found[electrode] = found.get(electrode, 0) + count
     return found
-
-
-def _describe_source(store: Store, windows: Windows, hash: str) -> Source:
-    """Return the entry of a store in the record."""
-    hours = len(windows) * windows.samples / max(windows.sfreq, 1) / 3600
-    return Source(store.info.dataset, len(windows), round(hours, 4), hash)
-
-
-def unknown_overlap(training: Training, store: str) -> str | None:
-    """Return a line if test subjects of the store with this hash may have been pre-trained on.
-
-    Weights name the stores that they learned from, and not the subjects. Return None if that was this store alone, or
-    if they have not learned yet.
-    """
-    others = list(dict.fromkeys(source.name for source in training.data if source.sha256 != store))
-    if not others and (training.data or not training.windows):
-        return None
-    what = "do not say what they learned from"
-    if others:
-        what = f"learned from another store ({', '.join(others)}) and do not say from which subjects"
-    return f"whether the test subjects were pre-trained on is not known: the weights {what} (see docs/data.md)"
 
 
 # Electrodes: the channels of a store as a model's weights know them

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -77,6 +77,8 @@ class TrainingRun:
     precision: Precision = "fp32"
     save_seconds: float = 600.0
     progress: RunProgress = field(default_factory=RunProgress)
+    about: Callable[[RunProgress], Mapping[str, Any]] | None = None
+    """Describes the weights for those who use them before the run has ended; the state keeps it."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
 
 def save(run: TrainingRun) -> None:
     """Write the state."""
-    state.save(run.path, run.module, run.optimizer, run.progress, run.processes)
+    about = None if run.about is None else run.about(run.progress)
+    state.save(run.path, run.module, run.optimizer, run.progress, run.processes, about)
 
 
 def resume(run: TrainingRun) -> bool:

@@ -2,7 +2,8 @@
 
 The file holds the parameters, AdamW's moments, the number of finished steps, and notes of the task (plain JSON).
 Tensors are stored whole and under the names of the parameters. Any number of processes and any strategy can therefore
-resume from it. A SHA-256 sum over tensors and notes shows whether the file is intact.
+resume from it. A SHA-256 sum over tensors and notes shows whether the file is intact. The file also holds what the
+caller says about the weights, so that they can be used before the run has ended.
 """
 
 import hashlib
@@ -35,9 +36,17 @@ class RunProgress:
 
 
 def save(
-    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: RunProgress, processes: ProcessGroup
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: RunProgress,
+    processes: ProcessGroup,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the state atomically. All processes must call this, because it gathers shards; the first one writes."""
+    """Write the state atomically. All processes must call this, because it gathers shards; the first one writes.
+
+    ``about`` is kept as JSON for ``read_weights``.
+    """
     tensors: dict[str, Tensor] = {}
     for name, value in _tensors(module, optimizer).items():
         full = whole(value)
@@ -46,6 +55,9 @@ def save(
     if processes.first:
         text = json.dumps({"step": progress.step, "notes": progress.notes}, sort_keys=True)
         metadata = {"format": FORMAT, "version": VERSION, "progress": text, "sha256": _hash(tensors, text)}
+        if about is not None:
+            metadata["about"] = json.dumps(about, sort_keys=True, allow_nan=False)
+            metadata["about_sha256"] = hashlib.sha256(metadata["about"].encode()).hexdigest()
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata)
     processes.barrier()
@@ -53,27 +65,62 @@ def save(
 
 def load(path: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> RunProgress:
     """Load the state into a module and an optimizer like those that it was saved from, and return the progress."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
-    text = metadata.get("progress", "")
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-        raise CheckpointError(f"{path} is not the state of a run of this release; {_WAY_OUT}")
-    if metadata.get("sha256") != _hash(tensors, text):
-        raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
+    metadata, tensors = read(path)
     fill_moments(optimizer)
     wanted = _tensors(module, optimizer)
     if set(wanted) != set(tensors) or any(wanted[name].shape != tensors[name].shape for name in wanted):
         raise CheckpointError(f"{path} is the state of another model; {_WAY_OUT}")
     for name, tensor in tensors.items():
         copy_into(tensor, wanted[name])
-    found = parse_json(text)
+    return _progress(metadata)
+
+
+def read_weights(path: Path) -> tuple[RunProgress, dict[str, Any] | None, dict[str, Tensor]]:
+    """Return the progress, what was said about the weights (None in an older release), and the weights."""
+    metadata, tensors = read(path)
+    about = metadata.get("about")
+    weights = {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name.startswith(_MODEL)}
+    return _progress(metadata), None if about is None else parse_json(about), weights
+
+
+def steps_done(path: Path) -> int | None:
+    """Return the finished steps of a state, without reading its tensors; None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _progress(_checked(path, file.metadata() or {})).step
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
+
+
+def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return metadata and tensors of a state, checked against their sums."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = _checked(path, file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
+    about = metadata.get("about_sha256", hashlib.sha256(b"").hexdigest())
+    sound = hashlib.sha256(metadata.get("about", "").encode()).hexdigest() == about
+    if not sound or metadata.get("sha256") != _hash(tensors, metadata.get("progress", "")):
+        raise CheckpointError(f"{path} was altered: it does not match its SHA-256; {_WAY_OUT}")
+    return metadata, tensors
+
+
+def _checked(path: Path, metadata: dict[str, str]) -> dict[str, str]:
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise CheckpointError(f"{path} is not the state of a run of this release; {_WAY_OUT}")
+    return metadata
+
+
+def _progress(metadata: Mapping[str, str]) -> RunProgress:
+    found = parse_json(metadata["progress"])
     return RunProgress(found["step"], found["notes"])
 
 
+_MODEL = "model."
 _WAY_OUT = "start a new run in another folder, or delete this one"
 
 
@@ -92,7 +139,7 @@ def fill_moments(optimizer: torch.optim.AdamW) -> None:
 def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     resharded(module)
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
-    found: dict[str, Tensor] = {f"model.{name}": value for name, value in module.state_dict().items()}
+    found: dict[str, Tensor] = {f"{_MODEL}{name}": value for name, value in module.state_dict().items()}
     for parameter, values in optimizer.state.items():
         for kind, value in values.items():
             found[f"{kind}.{names[parameter]}"] = value

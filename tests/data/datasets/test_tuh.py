@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tuh_files
 from cerebro_eeg.data.batching.splits import assert_disjoint, check_overlap
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets.tuh import CHANNELS, TYPES, draw_split, tuab, tueg, tuep, tusl, tusz
@@ -660,6 +661,20 @@ def test_label_time_against_every_moment(rows):
         assert [row.label for row in found if row.start <= second < row.stop] == expected
     for before, after in pairwise(found):
         assert before.stop < after.start or (before.stop == after.start and before.label != after.label)
+
+
+def test_odd_labels_cost_channels_and_not_the_recording(tmp_path, monkeypatch):
+    """T7 beside T3 with other samples, a label that is repeated, and a number that looks like one of Biosemi's."""
+    odd = ["EEG T7-REF", "EEG O1-REF", "EEG A3-REF"]
+    monkeypatch.setitem(tuh_files.MONTAGES, "01_tcp_ar", [*tuh_files.MONTAGES["01_tcp_ar"], *odd])
+    tuh_files.write_edf(tmp_path / "edf/000/aaaaaaaa/s001_2015/01_tcp_ar/aaaaaaaa_s001_t000.edf")
+    done = prepare(tueg(tmp_path, exclude="none"), tmp_path / "store")
+    assert (done.recordings, done.skipped) == (1, {})
+    record = Store(tmp_path / "store").recordings[0]
+    assert record.faults == ("duplicate",)
+    assert {"A1", "A2", "O2", "T8", "Cz"} <= set(record.channels)
+    assert not {"T7", "O1"} & set(record.channels)
+    assert len(record.channels) == len(CHANNELS) - 2 + 1  # Sp1 is an electrode, too
 
 
 def test_the_channels_are_those_of_the_decision():

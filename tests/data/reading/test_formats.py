@@ -520,12 +520,13 @@ def test_a_unit_that_is_no_voltage_is_refused_unless_said():
 
 
 def test_positions_are_used_only_where_asked_for():
-    raw = raw_of(np.random.default_rng(0).normal(0, 20, (1000, 4)), labels=["Fz", "Cz", "Oz", "E5"])
-    for channel, name in zip(raw.info["chs"], ["Fz", "Cz", "Oz", "C3"], strict=True):
+    names = ["Fz", "Cz", "Oz", "T7", "T8", "P4", "C3"]
+    raw = raw_of(np.random.default_rng(0).normal(0, 20, (1000, 7)), labels=[*names[:6], "E5"])
+    for channel, name in zip(raw.info["chs"], names, strict=True):
         channel["loc"][:3] = 0.095 * np.array(POSITIONS[name])
     with pytest.raises(ChannelError, match="E5"):
         open_recording(raw)
-    assert open_recording(raw, ChannelPolicy(unknown="nearest")).match.names == ["Fz", "Cz", "Oz", "C3"]
+    assert open_recording(raw, ChannelPolicy(unknown="nearest")).match.names == names
 
 
 def test_other_objects_are_refused():

@@ -16,7 +16,7 @@ from cerebro_eeg.data.storing.mains import NAME, decide
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.errors import StoreError
+from cerebro_eeg.errors import PassingFault, StoreError
 
 RATE = 250.0
 WEAK = 2.5
@@ -119,6 +119,20 @@ def test_the_decision_is_made_once(tmp_path):
     (tmp_path / "store" / NAME).write_text(json.dumps({"sets": []}))
     with pytest.raises(StoreError, match=r"mains\.json of the store is damaged"):
         info_store(tmp_path / "store")
+
+
+def test_a_look_that_failed_decides_nothing(tmp_path):
+    """A disk that is away for a moment must not decide for ever."""
+
+    def gone(_: ChannelPolicy) -> Recording:
+        raise PassingFault("the disk is away")
+
+    sound = items(("a", [FIFTY, NOTHING]))
+    said: list[str] = []
+    prepare(recipe([Item(item.name, gone, item.subject) for item in sound]), tmp_path / "store", say=said.append)
+    assert said == ["mains: no recording could be looked at, so each is decided by itself"]
+    prepare(recipe(sound), tmp_path / "store")
+    assert set(notches(tmp_path / "store").values()) == {50.0}
 
 
 def test_what_is_stated_needs_no_vote(tmp_path):

@@ -1,5 +1,6 @@
 """Preparation: the same store however the work is divided or killed, every source accounted for, nobody named."""
 
+import csv
 import inspect
 import json
 import os
@@ -28,12 +29,14 @@ from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings
 from cerebro_eeg.data.storing.prepare import prepare
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, StoredSegment
+from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.data.storing.skip_log import SkipLog, forget, read_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 from openeeg_files import CODES, RECORDS, write_lines, write_pack, write_record
 
 TESTS = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[2])))  # this file and what builds files
+PATHS = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
 KILLS = 12
 CANARY = "CANARY"
 
@@ -55,7 +58,7 @@ def write_bad_pack(folder):
     pack = write_pack(folder)
     cut = add_record(pack, "bad_cut")
     cut.write_bytes(cut.read_bytes()[:1000])
-    add_record(pack, "bad_gone").unlink()
+    add_record(pack, "bad_gone").write_bytes(b"")
     add_record(pack, "bad_channels", ch_std=np.array(["Fp1", "Fp2", "Nose"]))
     add_record(pack, "bad_unit", meta=np.array('{"unit": "mV"}'))
     add_record(pack, "bad_rate", sfreq=np.float64(0.5))
@@ -105,7 +108,9 @@ def test_every_source_is_stored_or_skipped(whole):
     store.verify(full=True)
     assert {record.id for record in store.recordings} == STORED
     assert found.skipped == store.skipped() == SKIPPED
-    assert (folder / "skipped.csv").read_text() == "id,reason\n" + "".join(f"{i},{c}\n" for i, c in SKIPPED.items())
+    rows = list(csv.DictReader((folder / "skipped.csv").read_text().splitlines()))
+    assert {row["id"]: row["reason"] for row in rows} == SKIPPED
+    assert all(row["why"] and row["remedy"] for row in rows)
     assert (found.recordings, found.done_before, found.hash) == (len(STORED), 0, store.hash())
     assert found.hours == pytest.approx(sum(record.seconds for record in store.recordings) / 3600)
     assert found.montages == {2: 3, 3: 8}
@@ -407,7 +412,7 @@ def test_a_file_that_breaks_its_reader_stops_nothing(tmp_path):
     assert found.skipped == {
         "a": "reader_zerodivisionerror",
         "b": "cut",
-        "c": "reader_memoryerror",
+        "c": "unreadable",
         "d": "input",
         "e": "reader_configerror",
     }
@@ -510,7 +515,7 @@ def test_killed_at_random_moments(tmp_path):
     store.mkdir()
     code = f"import test_prepare; test_prepare.kill_main({str(pack)!r}, {str(store)!r}, {seed})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": TESTS}
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATHS}
     )
     assert done.returncode == 0, (seed, done.stderr)
     midway, recordings, hash, skipped = json.loads(done.stdout.splitlines()[-1])
@@ -584,9 +589,10 @@ def failing_then_not(tmp_path, error):
 @pytest.mark.parametrize(
     ("error", "code", "retry"),
     [
-        (OSError(5, "Input/output error"), "reader_oserror", False),
-        (PermissionError(13, "Permission denied"), "reader_oserror", False),
-        (MemoryError(), "reader_memoryerror", False),
+        (OSError(5, "Input/output error"), "unreadable", False),
+        (PermissionError(13, "Permission denied"), "unreadable", False),
+        (MemoryError(), "unreadable", False),
+        (OSError("without a number"), "reader_oserror", False),
         (RecordingError("unreadable", "x"), "unreadable", False),
         (RecordingError("cut", "x"), "cut", True),
         (ZeroDivisionError(), "reader_zerodivisionerror", True),
@@ -597,14 +603,16 @@ def test_what_was_skipped_is_tried_again(tmp_path, error, code, retry):
     for _ in range(2):  # a second failure is the same
         found = prepare(recipe, folder)
         assert (found.skipped, found.recordings) == ({"fickle": code}, 1)
-        assert (folder / "skipped.csv").read_text() == f"id,reason\nfickle,{code}\n"
+        (row,) = csv.DictReader((folder / "skipped.csv").read_text().splitlines())
+        assert (row["id"], row["reason"], row["remedy"]) == ("fickle", code, remedy_of(code))
+        assert row["why"]
     (tmp_path / "flag").touch()
     found = prepare(recipe, folder)
     assert found.skipped == ({"fickle": code} if retry else {})
     assert found.done_before == (2 if retry else 1)
     found = prepare(recipe, folder, retry=True)
     assert (found.skipped, found.recordings) == ({}, 2)
-    assert (folder / "skipped.csv").read_text() == "id,reason\n"
+    assert (folder / "skipped.csv").read_text() == "id,reason,why,remedy\n"
     (tmp_path / "flag").touch()
     assert found.hash == prepare(recipe, tmp_path / "fresh").hash
 
@@ -759,7 +767,7 @@ sys.exit(cli.main())
 
 
 def command(*args, home, **env):
-    env = os.environ | {"PYTHONPATH": TESTS, "XDG_CONFIG_HOME": str(home)} | env
+    env = os.environ | {"PYTHONPATH": PATHS, "XDG_CONFIG_HOME": str(home)} | env
     return subprocess.run([sys.executable, "-c", COMMAND, *map(str, args)], capture_output=True, text=True, env=env)
 
 
@@ -852,6 +860,8 @@ def test_the_command_as_text_and_as_json(pack, whole, tmp_path, capsys):
         "quality": {},
         "labels_outside": 0,
         "skipped": {"channels": 1, "empty": 1, "format": 2, "rate": 1, "subject": 1, "unit": 1},
+        "remedies": {code: remedy_of(code) for code in SKIPPED.values()},
+        "tried_again_next_time": 0,
         "hash": whole[1].hash,
         "done": len(STORED) + len(SKIPPED),
         "done_before": 0,
@@ -987,7 +997,7 @@ def slow(folder):
 def test_an_interrupt_is_one_line(tmp_path):
     code = COMMAND.replace('"fake"] = "test_prepare:fake"', '"slow"] = "test_prepare:slow"')
     args = [sys.executable, "-c", code, "prepare", "slow", ".", "--out", str(tmp_path / "store"), "--workers", "2"]
-    env = os.environ | {"PYTHONPATH": TESTS}
+    env = os.environ | {"PYTHONPATH": PATHS}
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:
         end = time.monotonic() + 300
         while committed(tmp_path / "store") < 2:

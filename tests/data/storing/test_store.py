@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
-from cerebro_eeg.data.storing.skip_log import SkipLog, read_skipped, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, read_reasons, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store, read_info, to_text
 from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale
@@ -837,8 +837,10 @@ def test_skipped_sources_are_noted_once(tmp_path):
     with ShardWriter(tmp_path, "w0") as writer:
         add(writer, "c")  # mended since
     assert Store(tmp_path).skipped() == {"a": "empty", "b": "not-edf"}
-    write_skipped(tmp_path, Store(tmp_path).skipped())
-    assert (tmp_path / "skipped.csv").read_text() == "id,reason\na,empty\nb,not-edf\n"
+    write_skipped(tmp_path, read_reasons(tmp_path, {"c"}))
+    lines = (tmp_path / "skipped.csv").read_text().splitlines()
+    assert lines[0] == "id,reason,why,remedy"
+    assert [line.split(",")[:2] for line in lines[1:]] == [["a", "empty"], ["b", "not-edf"]]
     assert Store(tmp_path).skipped() == {"a": "empty", "b": "not-edf"}  # the summary is not a source
 
 

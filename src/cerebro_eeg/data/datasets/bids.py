@@ -33,7 +33,7 @@ from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, bad_faults
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
-from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError
 
 MISSING = ("n/a", "")
 _EEG = "EEG"
@@ -54,6 +54,8 @@ class Sidecars:
     """The listed events; None where there is no table of events."""
     broken: str | None = None
     """Why the sidecars cannot be used."""
+    passing: bool = False
+    """Whether that may pass: a disk or a network failed."""
 
 
 def read_sidecars(file: BidsFile, events: Sequence[str]) -> Sidecars:
@@ -61,7 +63,7 @@ def read_sidecars(file: BidsFile, events: Sequence[str]) -> Sidecars:
     try:
         return _read(file, events)
     except InputError as error:  # one bad table must not stop the others
-        return Sidecars({}, {}, (), None, None, None, str(error))
+        return Sidecars({}, {}, (), None, None, None, str(error), isinstance(error, PassingFault))
 
 
 def _read(file: BidsFile, events: Sequence[str]) -> Sidecars:
@@ -113,7 +115,7 @@ def _read_events(path: Path, wanted: Sequence[str]) -> tuple[Event, ...]:
 def open_bids(path: Path, beside: Sidecars, policy: ChannelPolicy) -> Recording:
     """Open one recording, with channels and events as its sidecars state them."""
     if beside.broken:
-        raise RecordingError("sidecar", beside.broken)
+        raise PassingFault(beside.broken) if beside.passing else RecordingError("sidecar", beside.broken)
     not_eeg = {name: "MISC" for name, kind in beside.kinds.items() if kind != _EEG}
     policy = replace(policy, names={**(policy.names or {}), **not_eeg}, bads=(*policy.bads, *beside.bad))
     try:

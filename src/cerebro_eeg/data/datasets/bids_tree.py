@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro_eeg.data.datasets.file_tree import plain_name
-from cerebro_eeg.errors import InputError
+from cerebro_eeg.errors import InputError, PassingFault
 from cerebro_eeg.files import parse_json
 
 EXTENSIONS = (".edf", ".vhdr", ".set", ".bdf")  # all that BIDS allows for EEG
@@ -87,7 +87,11 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """Read the values of a JSON file."""
     try:
         values = parse_json(path.read_text("utf-8-sig"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise PassingFault(
+            f"a JSON file of the BIDS folder cannot be read: {error.strerror or type(error).__name__}; try again"
+        ) from None
+    except ValueError as error:
         raise InputError(f"a JSON file of the BIDS folder cannot be read ({type(error).__name__}); mend it") from None
     if not isinstance(values, dict):
         raise InputError("a JSON file of the BIDS folder is no object with named values; mend it")

@@ -21,7 +21,7 @@ from cerebro_eeg.data.datasets.column_names import lacking
 from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault
 from cerebro_eeg.schema import did_you_mean
 from cerebro_eeg.terminal import one_line
 
@@ -46,7 +46,7 @@ def read_rows(
     except csv.Error:
         raise InputError(f"{what} cannot be read: a quote is not closed, or it is no text; give a text table") from None
     except OSError as error:
-        raise InputError(
+        raise PassingFault(
             f"{what} cannot be read: {error.strerror}; name a file that is there and may be read"
         ) from None
     lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording, Samples, Segment
 from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import Interval
@@ -87,6 +88,9 @@ def _load(
             sfreq, labels = float(file["sfreq"]), [str(name) for name in file["ch_std"]]
             scale, events = file["scale"].astype(np.float32), file["events"].astype(np.int64)
     except Exception as error:  # a damaged file makes zipfile, zlib, numpy and json raise nearly anything
+        passing = passing_fault(error)
+        if passing is not None:
+            raise passing from None
         raise RecordingError("format", f"the file is not a recording of the pack ({type(error).__name__})") from error
     if lo.dtype != np.uint8 or hi.dtype != np.uint8 or lo.ndim != 2 or lo.shape != hi.shape or not lo.size:
         raise RecordingError("format", "the file's signal is not two equal tables of bytes")

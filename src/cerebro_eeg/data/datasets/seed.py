@@ -14,7 +14,7 @@ A session is one recording and each trial a segment of it: no window and no filt
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +23,11 @@ import numpy as np
 from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.mat import check_mat5, mat_shapes
+from cerebro_eeg.data.reading.passing_faults import passing_fault, passing_faults
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples, Segment
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task, refuse
 from cerebro_eeg.data.storing.records import Interval
-from cerebro_eeg.errors import ConfigError, InputError, RecordingError
+from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError
 
 CHANNELS = tuple(
     "FP1 FPZ FP2 AF3 AF4 F7 F5 F3 F1 FZ F2 F4 F6 F8 FT7 FC5 FC3 FC1 FCZ FC2 FC4 FC6 FT8 T7 C5 C3 C1 CZ C2 C4 C6 T8 TP7 "
@@ -128,6 +129,9 @@ class _Reader:
                 array = loadmat(self._path, appendmat=False, variable_names=[name])[name]
                 signal = np.asarray(array[self._rows].T, np.float32)
             except Exception as error:  # a file that changed since it was checked may make SciPy raise anything
+                passing = passing_fault(error)
+                if passing is not None:
+                    raise passing from None
                 raise RecordingError("damaged", f"trial {number + 1} cannot be read ({type(error).__name__})") from None
             if signal.shape != (samples, len(self._rows)):
                 raise RecordingError("changed", "the file was changed after it was opened; open it again")
@@ -185,8 +189,12 @@ def _find(sessions: dict[tuple[int, int], Path], emotions: tuple[str, ...], spli
             opening = functools.partial(refuse, "sessions", message)
             yield Item(f"seed_{subject:02d}_{session}", opening, f"seed_{subject:02d}", size=path.stat().st_size)
             continue
+        reading: Callable[[ChannelPolicy], Recording] = functools.partial(open_seed, path)
         try:
-            segments = _segments(_trials(path))
+            with passing_faults():
+                segments = _segments(_trials(path))
+        except PassingFault as error:  # it may be readable in a moment, and would be stored without labels
+            segments, reading = (), functools.partial(refuse, error.code, str(error))
         except RecordingError:  # opening it will say so, and one bad file stops nothing
             segments = ()
         intervals = tuple(
@@ -200,7 +208,7 @@ def _find(sessions: dict[tuple[int, int], Path], emotions: tuple[str, ...], spli
         )
         yield Item(
             f"seed_{subject:02d}_{session}",
-            functools.partial(open_seed, path),
+            reading,
             f"seed_{subject:02d}",
             {"emotion": intervals} if intervals else {},
             size=path.stat().st_size,

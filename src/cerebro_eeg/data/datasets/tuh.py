@@ -36,6 +36,7 @@ CHANNELS = tuple("FP1 FP2 F3 F4 C3 C4 P3 P4 O1 O2 F7 F8 T3 T4 T5 T6 A1 A2 FZ CZ 
 TYPES = ("fnsz", "gnsz", "spsz", "cpsz", "absz", "tnsz", "cnsz", "tcsz", "atsz", "mysz", "nesz")
 """Seizure types of the multi-class annotations; ``seiz`` is a seizure whose type is not given."""
 MAINS = 60.0
+_POLICY = ChannelPolicy(keep=CHANNELS, duplicates="equal")
 SECONDS = 5.0
 
 _TUAB_SPLITS = {"train": "train", "eval": "test"}
@@ -152,7 +153,7 @@ def _labelled(
     tasks: Mapping[str, Task],
 ) -> Recipe:
     find = functools.partial(find_items, files, label)
-    return Recipe(name, about, find, policy=ChannelPolicy(keep=CHANNELS), mains=MAINS, tasks=tasks, own_ids=True)
+    return Recipe(name, about, find, policy=_POLICY, mains=MAINS, tasks=tasks, own_ids=True)
 
 
 def _task(*names: str) -> Task:
@@ -276,7 +277,7 @@ def tueg(folder: Path, *, exclude: str | None = None) -> Recipe:
         "tueg",
         f"EEG of the Temple University Hospital; {said}",
         functools.partial(find_items, left, _no_labels),
-        policy=ChannelPolicy(unknown="drop"),
+        policy=ChannelPolicy(unknown="drop", duplicates="equal"),
         mains=MAINS,
         own_ids=True,
         options={"exclude": hashlib.sha256("\n".join(sorted(unwanted)).encode()).hexdigest() if unwanted else "none"},

@@ -18,8 +18,8 @@ The codes of a Fault:
 ``truncated`` whole records were kept; ``trailing`` bytes were left out; ``decimal_comma`` was read as a point;
 ``no_samples`` a channel without samples was dropped; ``unit`` was taken as the caller said; ``discontinuous`` a file
 that claims to be continuous has gaps; ``drift`` of its records; ``onset`` a record has no time; ``annotation``,
-``annotation_text``, ``annotation_count`` annotations are broken, not UTF-8, or too many. After reading,
-``late_faults`` adds ``out_of_range``.
+``annotation_text``, ``annotation_count`` annotations are broken, not UTF-8, or too many; ``duplicate`` one or none
+of several channels with one name was used. After reading, ``late_faults`` adds ``out_of_range``.
 
 The file's size must fit its header, because one byte too many shifts every sample behind it. ``fit`` mends what the
 size proves and refuses the rest.
@@ -34,6 +34,7 @@ from cerebro_eeg.channels.report import ChannelMatch
 from cerebro_eeg.data.reading.edf_annotations import is_time_stamp, read_timeline
 from cerebro_eeg.data.reading.edf_header import TICKS, EdfHeader, EdfSignal, ReadBytes, read_header
 from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, calibrate, opened
+from cerebro_eeg.data.reading.edf_twins import settle_twins
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Fault, Recording
 from cerebro_eeg.errors import ConfigError, RecordingError
 
@@ -52,12 +53,13 @@ def open_edf(path: Path, policy: ChannelPolicy = _STRICT, *, unit: str | None = 
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     with opened(path) as (read, stamp):
         header = fit(read_header(read, stamp.size), read, stamp.size)
-        match, faults = _with_samples(policy.match([signal.label for signal in header.signals]), header.signals)
+        match, faults = settle_twins(policy.match([signal.label for signal in header.signals]), policy, header, read)
+        match, empty = _with_samples(match, header.signals)
         signals = tuple(header.signals[index] for index in match.index)
         _check_one_rate(signals, header.duration)
         calibrations = tuple(calibrate(signal, header.width, unit) for signal in signals)
         timeline = read_timeline(read, header, signals[0].samples)
-    faults = (*header.faults, *faults, *timeline.faults)
+    faults = (*header.faults, *faults, *empty, *timeline.faults)
     assumed = sum(how.assumed for how in calibrations)
     if assumed:
         faults += (Fault("unit", f"{assumed} channels have no unit that we know; taken as {unit}, as asked for"),)

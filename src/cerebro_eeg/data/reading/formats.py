@@ -7,7 +7,7 @@ the file; ``missing_package``; ``columns`` an unknown table; ``stamps``, ``count
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +82,20 @@ def open_recording(
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     if isinstance(source, str | Path):
         path = Path(source)
+        reader = _READERS[_suffix(path)]
         with passing_faults():
-            return _READERS[_suffix(path)](path, policy, unit)
+            return reader(path, policy if reader is _open_edf else _strict_twins(policy), unit)
+    policy = _strict_twins(policy)
     if hasattr(source, "annotations") and hasattr(source, "first_samp"):
         return from_raw(source, policy, unit)
     if hasattr(source, "event_id") and hasattr(source, "drop_log"):
         return from_epochs(source, policy, unit)
     raise InputError(f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}")
+
+
+def _strict_twins(policy: ChannelPolicy) -> ChannelPolicy:
+    """Refuse channels of one name where no reader compares their samples."""
+    return replace(policy, duplicates="error") if policy.duplicates == "equal" else policy
 
 
 def reader_code(error: Exception) -> str:

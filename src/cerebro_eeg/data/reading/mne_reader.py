@@ -107,9 +107,7 @@ def _checked(recording: Recording) -> Recording:
 
 def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Fault, ...]]:
     labels, kinds = list(source.ch_names), list(source.get_channel_types())
-    positions = None
-    if policy.unknown.startswith("nearest"):
-        positions = [tuple(ch["loc"][:3]) if ch["coord_frame"] == _HEAD else None for ch in source.info["chs"]]
+    positions = [tuple(ch["loc"][:3]) if ch["coord_frame"] == _HEAD else None for ch in source.info["chs"]]
     match = policy.match(labels, positions, kinds, source.info["bads"])
     blocks = biosemi_blocks(labels)
     faults = []

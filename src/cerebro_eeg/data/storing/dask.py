@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -34,7 +34,7 @@ from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.records import split_line
 from cerebro_eeg.data.storing.shards import shard_names
 from cerebro_eeg.data.storing.store_info import NAME
-from cerebro_eeg.data.storing.workers import Pair, do_one, in_own_process, opened_shard
+from cerebro_eeg.data.storing.workers import CRASHED, Outcome, Pair, do_one, in_own_process, opened_shard
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError, import_trouble
 
 
@@ -55,7 +55,7 @@ class DaskTask:
 class Answer:
     """The outcome of a task."""
 
-    size: int
+    outcome: Outcome
     refusal: str | None = None
     """Why the run must stop: every other task would end in the same way."""
 
@@ -70,15 +70,17 @@ def do_task(task: DaskTask, id: str, item: Item) -> Answer:
         with _one_at_a_time:
             _check(task)
             if id in _stored(task.job.folder, task.run).look():  # by a worker that died before it could say so
-                return Answer(item.size)
+                return Answer(Outcome(item.size))
             with opened_shard(task.job.folder, shard_name(task.name)) as (writer, log):
                 return Answer(do_one(task.job, writer, log, id, item))
     except CerebroError as error:
-        return Answer(0, str(error))
+        return Answer(Outcome(0), str(error))
     except OSError as error:
-        return Answer(0, f"a Dask worker cannot read or write the store: {error.strerror}; what was stored is safe")
+        return Answer(
+            Outcome(0), f"a Dask worker cannot read or write the store: {error.strerror}; what was stored is safe"
+        )
     except Exception as error:
-        return Answer(0, f"a Dask worker failed ({type(error).__name__}); what was stored is safe")
+        return Answer(Outcome(0), f"a Dask worker failed ({type(error).__name__}); what was stored is safe")
 
 
 def shard_name(name: str) -> str:
@@ -143,8 +145,8 @@ _AHEAD = 1000  # tasks that the scheduler knows at a time: enough for any cluste
 _PROBES = 5
 
 
-def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Iterator[int]:
-    """Do the work on a cluster; yield the source bytes of each recording that is stored or skipped."""
+def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Generator[Outcome, None, None]:
+    """Do the work on a cluster; yield the outcome for each recording that is stored or skipped."""
     if not mine:
         return
     with _connected(address) as client:
@@ -155,16 +157,17 @@ def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Iter
             sent, name, secrets.token_hex(8), __version__, in_own_process(_readable, smallest, job.recipe.policy)
         )
         blamed = []
-        for pair, size in _share(client, task, ordered):
-            if size is None:  # perhaps for another recording that the same worker held
+        for pair, outcome in _share(client, task, ordered):
+            if outcome is None:  # perhaps for another recording that the same worker held
                 blamed.append(pair)
             else:
-                yield size
+                yield outcome
         for pair in blamed:
-            if [size for _, size in _share(client, task, [pair])] == [None]:
+            (again,) = [outcome for _, outcome in _share(client, task, [pair])]
+            if again is None:
                 with opened_shard(job.folder, shard_name(name)) as (_, log):
-                    log.add(pair[0], "crash")
-            yield pair[1].size
+                    log.add(pair[0], "crash", CRASHED)
+            yield again or Outcome(pair[1].size)
 
 
 @contextlib.contextmanager
@@ -222,8 +225,8 @@ def _readable(items: Sequence[Item], policy: ChannelPolicy) -> Item | None:
     return None
 
 
-def _share(client: Client, task: DaskTask, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, int | None]]:
-    """Yield each recording when it is done, with its size; None where its workers died."""
+def _share(client: Client, task: DaskTask, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Outcome | None]]:
+    """Yield each recording when it is done, with its outcome; None where its workers died."""
     waiting, given = iter(pairs), dict[str, tuple[Future, Pair]]()
     done: queue.SimpleQueue[Future] = queue.SimpleQueue()
     label = secrets.token_hex(4)  # Dask remembers the fate of a key
@@ -249,15 +252,15 @@ def _share(client: Client, task: DaskTask, pairs: Sequence[Pair]) -> Iterator[tu
                     raise _gone("the last Dask worker") from None
                 continue
             seen = time.monotonic()
-            size = _size(future)
-            yield given.pop(future.key)[1], size
+            outcome = _outcome(future)
+            yield given.pop(future.key)[1], outcome
             give(1)
     finally:
         if given:
             client.cancel([future for future, _ in given.values()], force=True)
 
 
-def _size(future: Future) -> int | None:
+def _outcome(future: Future) -> Outcome | None:
     if future.status not in ("finished", "error"):
         raise _gone("the Dask scheduler")
     try:
@@ -271,7 +274,7 @@ def _size(future: Future) -> int | None:
         ) from None
     if answer.refusal is not None:
         raise StoreError(answer.refusal)
-    return answer.size
+    return answer.outcome
 
 
 def _gone(who: str) -> StoreError:

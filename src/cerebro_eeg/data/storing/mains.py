@@ -58,6 +58,8 @@ class MainsChoice:
     def text(self) -> str:
         """Return the decision in one line, with how sure it is."""
         total = sum(self.votes.values())
+        if not total:
+            return "mains: no recording could be looked at, so each is decided by itself"
         shown = {f"{line:g}": self.votes.get(f"{line:g}", 0) for line in MAINS}
         if self.common is None:
             return (
@@ -111,6 +113,8 @@ def find_table(folder: Path, items: Mapping[str, Item], policy: ChannelPolicy, l
     if known is not None:
         return known
     made = decide({id: item for id, item in items.items() if item.mains is None}, policy, look)
+    if not any(choice.votes for choice in made.sets.values()):
+        return made  # nothing could be read, perhaps for a reason that passes: the next run decides
     with disk_errors():
         _publish(folder, made)
     return read_table(folder) or made
@@ -192,7 +196,7 @@ def _outcome(voters: Mapping[str, Sequence[Vote]]) -> MainsChoice:
     shown = {"none" if line is None else f"{line:g}": votes[line] for line in (*MAINS, None) if votes[line]}
     lines = [line for line in MAINS if votes[line]]
     if not lines:
-        return MainsChoice(None, shown)
+        return MainsChoice(None, shown, mixed=not shown)
     common = max(lines, key=lambda line: votes[line])
     if _one_sided(votes):
         return MainsChoice(common, shown)

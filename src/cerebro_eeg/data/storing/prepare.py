@@ -27,13 +27,16 @@ from cerebro_eeg.data.storing.privacy import add_to_map, read_map, warn_of_alike
 from cerebro_eeg.data.storing.recipe import Item, Recipe, refuse, source_errors
 from cerebro_eeg.data.storing.records import WHOLE, StoredRecording, is_id
 from cerebro_eeg.data.storing.resume import check_same, check_sources
-from cerebro_eeg.data.storing.shards import claim
-from cerebro_eeg.data.storing.skip_log import TRANSIENT, forget, write_skipped
+from cerebro_eeg.data.storing.shards import claim, disk_errors
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, forget, read_reasons, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
-from cerebro_eeg.data.storing.workers import finished, in_own_process, run_all
+from cerebro_eeg.data.storing.workers import check_start, finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
 from cerebro_eeg.files import absent, remove_empty
+
+ENOUGH = 20  # recordings in a row that cannot be read: no accident
+NEARLY_ALL = 0.95
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,17 @@ class Prepared:
     """Recordings with a label that lies mostly in unrecorded time."""
     skipped: dict[str, str]
     """Reason by id."""
+    why: dict[str, str] = field(repr=False)
+    """The reason in a sentence by id, where there is one."""
+    passing: int
+    """Skipped sources whose reason may pass; every run tries them again."""
     sources: dict[str, str] = field(repr=False)
     """Names of the skipped sources by id; they may tell who was recorded, so print them only on request."""
     hash: str
     done_before: int
 
 
-def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str], done_before: int) -> Prepared:
+def summarise(store: Store, skipped: Mapping[str, Skip], names: Mapping[str, str], done_before: int) -> Prepared:
     """Count over the lines of a store in one pass; ``names`` are those of the sources by id."""
     seconds, upsampled, outside = 0.0, 0, 0
     montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
@@ -90,7 +97,9 @@ def summarise(store: Store, skipped: Mapping[str, str], names: Mapping[str, str]
         quality={name: (total[name], touched[name]) for name in sorted(touched)},
         copies=montages.total() - len(samples),
         outside=outside,
-        skipped=dict(skipped),
+        skipped={id: skip.code for id, skip in skipped.items()},
+        why={id: skip.why for id, skip in skipped.items() if skip.why},
+        passing=sum(skip.code in TRANSIENT for skip in skipped.values()),
         sources={id: names[id] for id in skipped if id in names},
         hash=store.hash(),
         done_before=done_before,
@@ -143,6 +152,8 @@ def prepare(
         raise ConfigError(f"part is {part[0]}/{part[1]}; expected k/n with 1 <= k <= n")
     if workers < 0:
         raise ConfigError(f"workers is {workers}; expected 0 (this process) or more")
+    if workers:
+        check_start()
     choices = choices or PrepareChoices()
     job = Job(folder, with_choices(recipe, choices), choices)
     key = _key(recipe, folder, key_file, map_file)
@@ -176,19 +187,32 @@ def prepare(
             if say is not None:
                 say(decided.text())
         total, bytes_total = len(mine), sum(item.size for _, item in mine)
-        done = bytes_done = 0
-        for size in run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name):
-            done, bytes_done = done + 1, bytes_done + size
-            if progress is not None:
-                progress(done, total, bytes_done, bytes_total)
+        done = bytes_done = passing = 0
+        work = run_all(job, mine, workers, name) if dask is None else run_on_dask(job, mine, dask, name)
+        with contextlib.closing(work):
+            for outcome in work:
+                done, bytes_done, passing = done + 1, bytes_done + outcome.size, passing + outcome.passing
+                if progress is not None:
+                    progress(done, total, bytes_done, bytes_total)
+                _check_passing(passing, done, total)
     except Exception:
         if new:
             _remove_unused(folder, name, made)
         raise
     store = Store(folder)
-    skipped = store.skipped()
-    write_skipped(folder, skipped)
-    return summarise(store, skipped, sources["recordings"], done_before)
+    with disk_errors("read"):
+        reasons = read_reasons(folder, {record.id for record in store.recordings})
+    write_skipped(folder, reasons)
+    return summarise(store, reasons, sources["recordings"], done_before)
+
+
+def _check_passing(passing: int, done: int, total: int) -> None:
+    """Stop where nearly everything fails for a reason that may pass: the disk or the network is gone."""
+    if passing >= ENOUGH and passing >= NEARLY_ALL * done and done < total:
+        raise StoreError(
+            f"{passing:,} of the first {done:,} recordings cannot be read at present, so prepare stops; see that disk "
+            "and network are there, then run the same command again: what was stored is safe"
+        )
 
 
 def _remove_unused(folder: Path, name: str, made: Sequence[Path]) -> None:

@@ -1,16 +1,21 @@
-"""SkipLog: the sources that are not in a store, each with its reason in one word.
+"""SkipLog: the sources that are not in a store, each with its reason in one word and in a sentence.
 
 Each writer appends to a file of its own, ``<writer>.skipped.csv``. The skipped sources of a store are the union of
-these files, less the stored ones. ``skipped.csv`` is that union, written for people at the end of a run. A source that
-is to be tried again gets one more line in each file that has it, after which it counts as not tried.
+these files, less the stored ones. ``skipped.csv`` is that union, written for people at the end of a run, with what they
+can do. A source that is to be tried again gets one more line in each file that has it, after which it counts as not
+tried. Sentences name no path and nobody who was recorded.
 """
 
 import contextlib
+import csv
+import io
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from cerebro_eeg.data.storing.records import is_code, is_id
+from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.data.storing.shards import claim, disk_errors, write_all
 from cerebro_eeg.errors import ConfigError, StoreBusyError, StoreError
 from cerebro_eeg.files import write_text
@@ -19,6 +24,14 @@ _END = ".skipped.csv"
 _FORGOTTEN = "forgotten"
 TRANSIENT = frozenset(("unreadable", "changed", "reader_oserror", "reader_memoryerror"))
 """Reasons that may lie with a disk, a network or a busy machine; every run tries such sources again."""
+
+
+class Skip(NamedTuple):
+    """Why a source is not in a store."""
+
+    code: str
+    why: str = ""
+    """A sentence; empty in stores of older versions."""
 
 
 class SkipLog:
@@ -30,28 +43,29 @@ class SkipLog:
             self._file = claim(path)
             try:
                 data = path.read_bytes()
-                self._codes = _parse(data, path.name)
+                self._found = _parse(data, path.name)
                 self._end = data.rfind(b"\n") + 1
                 os.ftruncate(self._file, self._end)  # a line that a kill cut short
             except BaseException:
                 os.close(self._file)
                 raise
 
-    def add(self, id: str, code: str) -> None:
+    def add(self, id: str, code: str, why: str = "") -> None:
         """Record that a source was left out; the last reason counts."""
         if not is_id(id) or not is_code(code) or code == _FORGOTTEN:
             raise ConfigError(f"a skipped source needs an id and a reason in one word, got {id!r} and {code!r}")
-        if self._codes.get(id) != code:
-            self._append(f"{id},{code}\n")
-            self._codes[id] = code
+        new = Skip(code, _one_line(why))
+        if self._found.get(id) != new:
+            self._append(f"{id},{code},{new.why}\n" if new.why else f"{id},{code}\n")
+            self._found[id] = new
 
     def forget(self, ids: Collection[str]) -> None:
         """Let these sources count as not tried."""
-        known = sorted(self._codes.keys() & set(ids))
+        known = sorted(self._found.keys() & set(ids))
         if known:
             self._append("".join(f"{id},{_FORGOTTEN}\n" for id in known))
         for id in known:
-            del self._codes[id]
+            del self._found[id]
 
     def close(self) -> None:
         """Release the name for another process."""
@@ -71,11 +85,16 @@ class SkipLog:
 
 
 def read_skipped(folder: Path, stored: Collection[str] = ()) -> dict[str, str]:
-    """Return the reason by id, sorted, of all sources that any writer skipped and that are not stored."""
-    found: dict[str, str] = {}
+    """Return the reason by id, in a word, of all sources that any writer skipped and that are not stored; sorted."""
+    return {id: skip.code for id, skip in read_reasons(folder, stored).items()}
+
+
+def read_reasons(folder: Path, stored: Collection[str] = ()) -> dict[str, Skip]:
+    """Return the same with the sentences."""
+    found: dict[str, Skip] = {}
     for name in _logs(folder):
-        for id, code in _parse((folder / name).read_bytes(), name).items():
-            found[id] = min(code, found.get(id, code))  # two writers may have met it: any order must give one answer
+        for id, skip in _parse((folder / name).read_bytes(), name).items():
+            found[id] = min(skip, found.get(id, skip))  # two writers may have met it: any order must give one answer
     return {id: found[id] for id in sorted(found.keys() - set(stored))}
 
 
@@ -88,25 +107,33 @@ def forget(folder: Path, ids: Collection[str]) -> None:
             log.forget(ids)
 
 
-def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
-    """Write ``skipped.csv``."""
-    text = "".join(["id,reason\n", *(f"{id},{code}\n" for id, code in skipped.items())])
+def write_skipped(folder: Path, skipped: Mapping[str, Skip]) -> None:
+    """Write ``skipped.csv``: id, reason in a word, the sentence, and what to do."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("id", "reason", "why", "remedy"))
+    table.writerows((id, skip.code, skip.why, remedy_of(skip.code)) for id, skip in skipped.items())
     with disk_errors():
-        write_text(folder / "skipped.csv", text)
+        write_text(folder / "skipped.csv", text.getvalue())
 
 
 def _logs(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(_END))
 
 
-def _parse(data: bytes, name: str) -> dict[str, str]:
-    codes: dict[str, str] = {}
+def _parse(data: bytes, name: str) -> dict[str, Skip]:
+    found: dict[str, Skip] = {}
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        id, comma, code = line.decode("ascii", "replace").partition(",")
-        if not comma or not is_id(id) or not is_code(code):
+        id, code, why = (*line.decode("utf-8", "replace").split(",", 2), "", "")[:3]
+        if not is_id(id) or not is_code(code):
             raise StoreError(f"line {number} of {name} is damaged; remove the file, and its sources are tried again")
         if code == _FORGOTTEN:
-            codes.pop(id, None)
+            found.pop(id, None)
         else:
-            codes[id] = code
-    return codes
+            found[id] = Skip(code, why)
+    return found
+
+
+def _one_line(text: str) -> str:
+    """Return a sentence without line breaks and control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

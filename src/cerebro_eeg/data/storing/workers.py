@@ -3,6 +3,9 @@
 A file can also end the process that reads it, by a fault in a library or for want of memory. Then the pool is gone. The
 recordings that may have been at work are tried one at a time in a process of their own. So the one to blame is found
 and skipped with the reason ``crash``, and the others continue in a new pool.
+
+A process that starts runs the main script of its parent once more. A script without ``if __name__ == "__main__"`` would
+start processes there, which Python forbids, so each of them dies. ``check_start`` notices that, and one line says so.
 """
 
 import contextlib
@@ -12,50 +15,67 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cerebro_eeg.data.reading.formats import reader_code
+from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.data.storing.job import Job, store_one
 from cerebro_eeg.data.storing.recipe import Item
-from cerebro_eeg.data.storing.skip_log import SkipLog
+from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, SkipLog
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.errors import ChannelError, InputError, RecordingError, StoreBusyError, StoreError
 
 T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What became of a recording."""
+
+    size: int
+    """Bytes of its source."""
+    passing: bool = False
+    """Whether it was skipped for a reason that may pass."""
+
+
 Pair = tuple[str, Item]
+CRASHED = "the process that read it died, also when it read nothing else: a fault in a library, or too little memory"
 _job: tuple[Job, str] | None = None
 _shard: tuple[ShardWriter, SkipLog] | None = None
 
 
-def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator[int]:
-    """Do the work, in shards that begin with ``name``; yield the source bytes of each recording stored or skipped."""
+def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generator[Outcome, None, None]:
+    """Do the work, in shards that begin with ``name``; yield the outcome for each recording stored or skipped."""
     if workers == 0 and mine:
         with opened_shard(job.folder, name) as (writer, log):
             for id, item in mine:
                 yield do_one(job, writer, log, id, item)
         return
+    check_start()
     left = sorted(mine, key=lambda pair: -pair[1].size)  # largest first: no worker is left alone with a long one
     while left:
         done: set[str] = set()
         try:
             with _pool(job, name, min(workers, len(left))) as pool:
-                for id, size in _share(pool, left):
+                for id, outcome in _share(pool, left):
                     done.add(id)
-                    yield size
+                    yield outcome
             return
         except BrokenProcessPool:
             left = [pair for pair in left if pair[0] not in done]
+            if not done:  # perhaps none could begin, or memory was too small for so many
+                _check_that_processes_start()
+                workers = max(1, workers // 2)
         except (
             OSError
         ) as error:  # errors of a file are skipped or a StoreError, so this one comes from the processes themselves
             raise _no_processes(error) from None
         told = finished(job.folder)  # a worker may have died between the end of its work and saying so
-        yield from (item.size for id, item in left if id in told)
+        yield from (Outcome(item.size) for id, item in left if id in told)
         left = [pair for pair in left if pair[0] not in told]
         near = 2 * workers + 1  # at work or handed out: in order, one ahead for each worker and one more
         yield from _one_by_one(job, name, left[:near])
@@ -64,15 +84,58 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Iterator
 
 def in_own_process(function: Callable[..., T], *args: object) -> T | None:
     """Return the result of a function of a module in a process of its own; None where the process dies of it."""
+    check_start()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        begun = False
         try:
-            with _uninterrupted():
-                future = pool.submit(function, *args)
-            return future.result()
+            with _starting():
+                first = pool.submit(os.getpid)
+            first.result()
+            begun = True
+            return pool.submit(function, *args).result()
         except BrokenProcessPool:
+            if not begun:
+                _check_that_processes_start()
             return None
         except OSError as error:
             raise _no_processes(error) from None
+
+
+_STARTING = "CEREBRO_EEG_STARTS_A_PROCESS"
+_NO_GUARD = 77
+_PATIENCE = 120.0  # seconds for one process to start
+_ADVICE = 'call prepare under `if __name__ == "__main__":` in a file of its own, or use no workers (workers 0)'
+
+
+def check_start() -> None:
+    """Refuse to work in a process that is just starting, where a script without a guard runs for a second time."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as Python itself asks it
+        if os.environ.get(_STARTING):
+            os._exit(_NO_GUARD)  # one of ours: its parent says why, once
+        raise StoreError(f"a process that is just starting runs this script once more; {_ADVICE}") from None
+
+
+def _check_that_processes_start() -> None:
+    """Start one process that does nothing; a StoreError says why it dies."""
+    process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    try:
+        with _starting():
+            process.start()
+    except OSError as error:
+        raise _no_processes(error) from None
+    process.join(_PATIENCE)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+    process.close()
+    if code == _NO_GUARD:
+        raise StoreError(f"worker processes run the calling script again and would start others; {_ADVICE}") from None
+    if code != 0:
+        ended = f"signal {-code}; is memory short?" if code is not None and code < 0 else f"exit code {code}"
+        raise StoreError(
+            f"worker processes die before they begin ({ended}); what was stored is safe: {_ADVICE}"
+        ) from None
 
 
 def finished(folder: Path) -> set[str]:
@@ -92,34 +155,43 @@ def opened_shard(folder: Path, name: str) -> Iterator[tuple[ShardWriter, SkipLog
         writer.close()
 
 
-def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> int:
+def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> Outcome:
     """Store or skip one recording; only a store that cannot be written is an error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warning may quote a path or a header
             store_one(job, writer, id, item)
-    except RecordingError as error:
-        log.add(id, error.code)
+        return Outcome(item.size)
     except StoreError:
         raise  # the disk or the store itself: no file can be blamed
-    except ChannelError:
-        log.add(id, "channels")
-    except InputError:
-        log.add(id, "input")
-    except OSError:
-        log.add(id, "reader_oserror")
     except Exception as error:  # a file that breaks a reader in an unforeseen way must not stop the others
-        log.add(id, reader_code(error))
-    return item.size
+        skip = _reason(error)
+        log.add(id, *skip)
+        return Outcome(item.size, skip.code in TRANSIENT)
+
+
+def _reason(error: Exception) -> Skip:
+    """Return why a recording is skipped; a fault of disk, network or memory is none of the file."""
+    if isinstance(error, RecordingError):
+        return Skip(error.code, str(error))
+    if isinstance(error, ChannelError):
+        return Skip("channels", str(error))
+    passing = passing_fault(error)
+    if passing is not None:
+        return Skip(passing.code, str(passing))
+    if isinstance(error, InputError):
+        return Skip("input", str(error))
+    kind = type(error).__name__  # its text may quote the file
+    return Skip("reader_oserror" if isinstance(error, OSError) else reader_code(error), f"the reader failed ({kind})")
 
 
 def _pool(job: Job, name: str, workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (job, name))
 
 
-def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, int]]:
+def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[str, Outcome]]:
     try:
-        with _uninterrupted():
+        with _starting():
             futures = [pool.submit(_work, pair) for pair in pairs]
         for future in as_completed(futures):
             yield future.result()
@@ -128,7 +200,7 @@ def _share(pool: ProcessPoolExecutor, pairs: Sequence[Pair]) -> Iterator[tuple[s
         raise
 
 
-def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
+def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[Outcome]:
     """Try each recording alone; a process that has lived takes the next, and only the end of a fresh one is blamed."""
     pool: ProcessPoolExecutor | None = None
     try:
@@ -141,8 +213,8 @@ def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[int]:
                 pool = None
                 if id not in finished(job.folder):
                     with opened_shard(job.folder, name) as (_, log):
-                        log.add(id, "crash")
-            yield item.size
+                        log.add(id, "crash", CRASHED)
+            yield Outcome(item.size)
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
@@ -152,10 +224,11 @@ def _fresh(job: Job, name: str) -> ProcessPoolExecutor:
     """Return a pool of one process that has shown that it works; otherwise a file would be blamed for its failure."""
     pool = _pool(job, name, 1)
     try:
-        with _uninterrupted():
+        with _starting():
             first = pool.submit(os.getpid)
         first.result()
     except BrokenProcessPool as error:
+        _check_that_processes_start()
         raise StoreError("worker processes die before they begin; what was stored is safe: try --workers 0") from error
     return pool
 
@@ -178,15 +251,18 @@ def _lives(pool: ProcessPoolExecutor, pair: Pair) -> bool:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Block interrupts in processes that are started here; the main process prints the one line about it.
+def _starting() -> Iterator[None]:
+    """Block interrupts in processes that are started here, and let them know that they are ours.
 
-    A worker could ignore the signal only once it is up, and would die with a traceback before.
+    The main process prints the one line about an interrupt. A worker could ignore the signal only once it is up, and
+    would die with a traceback before.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ[_STARTING] = "1"
     try:
         yield
     finally:
+        os.environ.pop(_STARTING, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile arrives now
 
 
@@ -216,7 +292,7 @@ def _end_with_parent() -> None:
     os._exit(1)  # like a kill: what is committed stays
 
 
-def _work(pair: Pair) -> tuple[str, int]:
+def _work(pair: Pair) -> tuple[str, Outcome]:
     global _shard
     assert _job is not None
     job, name = _job
