@@ -7,7 +7,6 @@ tried. Sentences name no path and nobody who was recorded.
 """
 
 import contextlib
-import csv
 import io
 import os
 from collections.abc import Collection, Mapping
@@ -19,6 +18,7 @@ from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.data.storing.shards import claim, disk_errors, write_all
 from cerebro_eeg.errors import ConfigError, StoreBusyError, StoreError
 from cerebro_eeg.files import write_text
+from cerebro_eeg.terminal import CsvWriter
 
 _END = ".skipped.csv"
 _FORGOTTEN = "forgotten"
@@ -110,7 +110,7 @@ def forget(folder: Path, ids: Collection[str]) -> None:
 def write_skipped(folder: Path, skipped: Mapping[str, Skip]) -> None:
     """Write ``skipped.csv``: id, reason in a word, the sentence, and what to do."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
+    table = CsvWriter(text)
     table.writerow(("id", "reason", "why", "remedy"))
     table.writerows((id, skip.code, skip.why, remedy_of(skip.code)) for id, skip in skipped.items())
     with disk_errors():
