@@ -12,7 +12,7 @@ import time
 import pytest
 
 from cerebro_eeg import files
-from cerebro_eeg.files import begin_sums, file_sum, read_sums, remove, replacing, write_text
+from cerebro_eeg.files import begin_sums, file_sum, parse_json, read_sums, real, remove, replacing, write_text
 from cerebro_eeg.model.cerebro import Cerebro
 from tiny_models import small
 
@@ -265,3 +265,25 @@ def test_many_writers_of_one_folder_leave_right_sums(tmp_path, monkeypatch):
     for thread in threads:
         thread.join()
     assert read_sums(tmp_path) == {f"f{number}": file_sum(tmp_path / f"f{number}") for number in range(3)}
+
+
+def test_a_name_as_long_as_the_system_allows_is_written(tmp_path):
+    """The file that is written first beside it has a longer name, which must not be too long."""
+    for name in ("n" * 255, "\u00e4" * 127):
+        write_text(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_json_that_cannot_be_read_is_a_value_error():
+    assert parse_json('{"a": [1]}') == {"a": [1]}
+    for text in ("[" * 100_000, '{"a":' * 100_000, "nothing", b"\xff", ""):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text)
+
+
+def test_a_loop_of_links_is_a_path_like_any_other(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("file")
+    assert real(tmp_path / "loop") == real(tmp_path) / "loop"
+    assert real(tmp_path / "link") == real(tmp_path) / "file"

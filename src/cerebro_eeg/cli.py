@@ -84,6 +84,11 @@ class Result(Protocol):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every error becomes a printed line."""
+    with contextlib.ExitStack() as ending:
+        return _main(argv, ending)
+
+
+def _main(argv: list[str] | None, ending: contextlib.ExitStack) -> int:
     args, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in flags
     call: functools.partial[Result] | int = 0
@@ -92,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            call = _understand(args)
+            call = _understand(args, ending)
             code = call if isinstance(call, int) else _run(call, args, as_json="--json" in flags)
         sys.stdout.flush()
         return code
@@ -125,8 +130,11 @@ def _take_flags(argv: list[str]) -> tuple[list[str], set[str]]:
     return [a for a in argv[:end] if a not in own] + argv[end:], own.intersection(argv[:end])
 
 
-def _understand(args: list[str]) -> "functools.partial[Result] | int":
-    """Return the call that the arguments ask for; or an exit code, if help or an error was printed instead."""
+def _understand(args: list[str], ending: contextlib.ExitStack) -> "functools.partial[Result] | int":
+    """Return the call that the arguments ask for; or an exit code, if help or an error was printed instead.
+
+    Until the ``ending``, messages name options as flags of this verb.
+    """
     if not args:
         print(_help(), end="", file=sys.stderr)
         return 2
@@ -140,6 +148,7 @@ def _understand(args: list[str]) -> "functools.partial[Result] | int":
     if verb not in VERBS:
         return _fail(_unknown(verb), 2)
     said = io.StringIO()
+    ending.enter_context(on_command_line(_options(_function(verb), verb)))
     try:
         with contextlib.redirect_stderr(said):
             return _read_arguments(verb, rest)
@@ -147,17 +156,16 @@ def _understand(args: list[str]) -> "functools.partial[Result] | int":
         if stop.code in (0, None):
             print("\nEvery verb also takes --json (print the result as JSON) and --debug (show tracebacks).")
             return 0
-        return _fail(f"error: {_unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
+        hint = getattr(import_module(VERBS[verb][0].partition(":")[0]), "usage_hint", lambda _: None)(rest)
+        return _fail(f"error: {hint or _unboxed(said.getvalue())}; see cerebro-eeg {verb} --help", 2)
 
 
 def _run(call: "functools.partial[Result]", args: list[str], *, as_json: bool) -> int:
     """Carry out a call and print its result."""
     from cerebro_eeg.commands.given_paths import check_paths, given_paths
 
-    with on_command_line(_options(call.func)):
-        check_paths(given_paths(call), args)
-        result = call()
-        text = "" if as_json else result.text()
+    check_paths(given_paths(call), args)
+    result = call()
     if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, only the first prints
         return getattr(result, "exit_code", 0)
     if as_json:
@@ -165,29 +173,45 @@ def _run(call: "functools.partial[Result]", args: list[str], *, as_json: bool) -
 
         print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
-        print(visible(text))
+        print(visible(result.text()))
     if (refused := getattr(result, "refused", None)) is not None:  # what was printed says why; this is the error line
         return _fail(f"error: {refused}", getattr(result, "exit_code", 0))
     return getattr(result, "exit_code", 0)
 
 
-def _options(function: Callable[..., Any]) -> list[str]:
-    """Return the options of a verb by their names in Python; those of a set of options count as its own."""
+def _function(verb: str) -> Callable[..., Any]:
+    """Import the function of a verb."""
+    module, _, name = VERBS[verb][0].partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+DESCRIBES = {"info": "prepare"}
+"""Verbs that say what another verb would do: their messages may advise its options."""
+
+
+def _options(function: Callable[..., Any], verb: str) -> list[str]:
+    """Return the options of a verb by their names in Python; those of a set of options count as its own.
+
+    Options of a verb that it describes follow, with the name of that verb behind an @.
+    """
     found = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         kinds = getattr(parameter.annotation, "__args__", (parameter.annotation,))
         sets = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
         names = [field.name for kind in sets for field in dataclasses.fields(kind)] if sets else [parameter.name]
         found += names if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY else []
-    return found
+    if verb not in DESCRIBES:
+        return found
+    others = _options(_function(DESCRIBES[verb]), DESCRIBES[verb])
+    return found + [f"{other}@{DESCRIBES[verb]}" for other in others if other not in found]
 
 
 def _read_arguments(verb: str, args: list[str]) -> "functools.partial[Result]":
     """Import the verb's function and read its arguments from the command line; return the call to make."""
     import tyro
 
-    module, _, name = VERBS[verb][0].partition(":")
-    function = getattr(import_module(module), name)
+    function = _function(verb)
     config: list[Any] = [tyro.conf.FlagCreatePairsOff]
     # If a verb takes one of several sets of options (bench), names and flags have no prefix.
     config += [tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs]
@@ -266,7 +290,7 @@ def _fail(line: str, code: int, debug: bool = False) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        print(visible(traceback.format_exc()), end="", file=sys.stderr)
     else:
         print(visible(f"cerebro-eeg: {' '.join(line.split())}"), file=sys.stderr)
     return code

@@ -14,6 +14,7 @@ from typing import Literal
 
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.schema import did_you_mean, require, settle
+from cerebro_eeg.terminal import has_controls
 
 AttentionKind = Literal["alternating", "standard", "two_axis", "bottleneck"]
 Normalization = Literal["zscore", "recording", "minmax", "scale", "none"]
@@ -294,6 +295,8 @@ class HeadConfig:
             len(self.names) in (0, self.n_outputs),
             f"{len(self.names)} names for {self.n_outputs} outputs; give one each",
         )
+        for name in self.names:
+            require(not has_controls(name), f"the name {name!r} of an output holds a control character; rename it")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _OPTIONS = "CEREBRO_EEG_OPTIONS"  # in the environment, so that worker processes know it, too
-_CHOICE = re.compile(r"\b([a-z][a-z0-9_]*)=(?:'([^']*)'|\"([^\"]*)\")")
+_CHOICE = re.compile(r"\b([a-z][a-z0-9_]*)=(?:'([^']*)'|\"([^\"]*)\"|([0-9][0-9.]*[0-9]|[0-9]))")
+_FIRST = re.compile(r"^([a-z][a-z0-9_]*)(?= (?:is|was) )")
 
 
 @contextlib.contextmanager
@@ -33,10 +34,22 @@ def on_command_line(options: Iterable[str]) -> Iterator[None]:
             os.environ[_OPTIONS] = before
 
 
+@contextlib.contextmanager
+def without_options(options: Iterable[str]) -> Iterator[None]:
+    """Let messages of the command line not advise these options, which the verb has for other cases than this one."""
+    known = os.environ.get(_OPTIONS)
+    if known is None:
+        yield
+    else:
+        left_out = set(options)
+        with on_command_line(name for name in known.split() if name not in left_out):
+            yield
+
+
 def offered(option: str) -> bool:
     """Return whether a message may advise this option: always in Python, and on the command line if the verb has it."""
     options = os.environ.get(_OPTIONS)
-    return options is None or option in options.split()
+    return options is None or _flag(option) is not None
 
 
 def spoken(text: str) -> str:
@@ -44,11 +57,20 @@ def spoken(text: str) -> str:
     if _OPTIONS not in os.environ:
         return text
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found[1], found[2] if found[2] is not None else found[3]
-        return f"--{name.rstrip('_').replace('_', '-')} {shlex.quote(value)}" if offered(name) else found[0]
+    def with_value(found: re.Match[str]) -> str:
+        value = next(group for group in found.groups()[1:] if group is not None)
+        return f"{flag} {shlex.quote(value)}" if (flag := _flag(found[1])) else found[0]
 
-    return _CHOICE.sub(flag, text)
+    return _CHOICE.sub(with_value, _FIRST.sub(lambda found: _flag(found[1]) or found[0], text))
+
+
+def _flag(option: str) -> str | None:
+    """Return an option as a flag of the verb that runs; of another verb, whose work it describes, with its name."""
+    for known in os.environ.get(_OPTIONS, "").split():
+        name, _, verb = known.partition("@")
+        if name == option:
+            return f"{verb} --{name.rstrip('_').replace('_', '-')}".lstrip()
+    return None
 
 
 class CerebroError(Exception):

@@ -126,10 +126,10 @@ def test_a_verb_loads_no_torch_for_its_help(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["pretrain", "store", "--out", "run", "--readers", "-1"], "readers is -1; it must be at least 0"),
-        (["finetune", "store", "--task", "t", "--from", "none", "--out", "run", "--threads", "0"], "threads is 0"),
-        (["predict", "model", "a.edf", "--out", "said", "--mains", "-1"], "mains is -1; expected a frequency"),
-        (["embed", "model", "a.edf", "--out", "a.npz", "--mains", "2000"], "mains is 2000; expected a frequency"),
+        (["pretrain", "store", "--out", "run", "--readers", "-1"], "--readers is -1; it must be at least 0"),
+        (["finetune", "store", "--task", "t", "--from", "none", "--out", "run", "--threads", "0"], "--threads is 0"),
+        (["predict", "model", "a.edf", "--out", "said", "--mains", "-1"], "--mains is -1; expected a frequency"),
+        (["embed", "model", "a.edf", "--out", "a.npz", "--mains", "2000"], "--mains is 2000; expected a frequency"),
     ],
 )
 def test_a_shared_setting_that_cannot_be_is_refused_before_any_work(run, args: list[str], words: str) -> None:

@@ -648,7 +648,8 @@ def test_packages_that_are_needed_late_are_looked_for_first(clinic, tmp_path, mo
     assert cli.main([*command, "--device", "cpu"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("note: there will be no report.html, for want of the package matplotlib")
-    assert said[1].startswith(f"cerebro-eeg: error: {verb} needs the package scikit-learn, which is not installed; pip")
+    words = "needs the package scikit-learn, which is not installed; pip install scikit-learn"
+    assert said[1] == f"cerebro-eeg: error: {verb} {words}"
     assert not (tmp_path / "run").exists()
 
 

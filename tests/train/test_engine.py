@@ -11,10 +11,12 @@ from scipy import stats
 
 from cerebro_eeg.config import FinetuneConfig, PretrainConfig, preset
 from cerebro_eeg.data.batching.order import Order
+from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.runs.training import plan_length
 from cerebro_eeg.train import random_numbers
+from cerebro_eeg.train.log import read_lines
 from cerebro_eeg.train.optim import Schedule, adamw, group_parameters, layer_of
 from tiny_models import small
 
@@ -125,3 +127,13 @@ def test_adamw_is_torchs_with_our_groups():
     assert sum(len(g["params"]) for g in optimizer.param_groups) == sum(p.requires_grad for p in model.parameters())
     assert {g["betas"] for g in optimizer.param_groups} == {(0.9, 0.98)}
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.0, 0.05}
+
+
+@pytest.mark.parametrize("line", ["{", "[" * 100_000, "[]", "7", '{"loss": 1}', '{"step": "one"}', "\udcff"])
+def test_a_damaged_line_of_a_log_is_named(line, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(f'{{"step": 1, "loss": 2.0}}\n\n{line}\n{{"st'.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match=r"line 3 of .*metrics\.jsonl is damaged; delete it"):
+        read_lines(log)
+    log.write_text('{"step": 1, "loss": 2.0}\n\n{"st')
+    assert read_lines(log) == [{"step": 1, "loss": 2.0}]

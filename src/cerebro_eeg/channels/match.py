@@ -24,7 +24,7 @@ from cerebro_eeg.channels.electrodes import (
 )
 from cerebro_eeg.channels.names import ALIASES, Channel, Reading, biosemi_blocks, clean, is_eye_e, parse, read_label
 from cerebro_eeg.channels.report import ChannelMatch, LabelMatch, as_labels, listed, suggest
-from cerebro_eeg.errors import ChannelError
+from cerebro_eeg.errors import ChannelError, offered
 
 __all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "LabelMatch", "Reading", "match", "parse", "spread"]
 
@@ -329,7 +329,7 @@ def _handle_unknown(
         without = sum(row.index in no_point for row in lost)
         raise ChannelError(
             f"{start}{listed(names, {row.label: row.note for row in lost})}; unknown='nearest' needs a position in "
-            f"metres for each ({without} of them have none) and one free electrode within limit_mm={limit_mm:g} that "
+            f"metres for each ({without} of them have none) and one free electrode within {limit_mm:g} mm that "
             "is plainly the nearest; rename them, or use unknown='nearest_or_drop' or unknown='drop'"
         )
     hints = suggest(names, [*VOCABULARY, *ALIASES])
@@ -355,7 +355,8 @@ def _handle_duplicates(rows: list[LabelMatch], duplicates: str) -> None:
         rows[row.index] = replace(row, outcome="duplicate", channel=None, note=note, twin=first[row.channel].index)
     if clashes and duplicates == "error":
         raise ChannelError(
-            f"{'; '.join(clashes)}; expected each channel once; rename or pick one of them, or use duplicates='first'"
+            f"{'; '.join(clashes)}; expected each channel once; rename or remove one of them"
+            + (", or use duplicates='first'" if offered("duplicates") else "")
         )
 
 
@@ -442,8 +443,10 @@ def _handle_too_many(rows: list[LabelMatch], max_channels: int, too_many: str) -
         return
     if too_many == "error":
         raise ChannelError(
-            f"{len(kept)} channels, at most {max_channels} were expected; use max_channels={len(kept)}, pick=[...] "
-            f"with the names, or too_many='nearest' to keep those nearest to {max_channels} spread-out electrodes"
+            f"{len(kept)} channels, at most {max_channels} were expected; "
+            + (f"use max_channels={len(kept)}, or " if offered("max_channels") else "")
+            + ("pick=[...] with the names, or " if offered("pick") else "")
+            + f"too_many='nearest' to keep those nearest to {max_channels} spread-out electrodes"
         )
     chosen = set(spread([row.channel for row in kept if row.channel is not None], max_channels))
     for row in kept:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.errors import CerebroError, ChannelError, ConfigError, InputError, RecordingError
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     import mne
@@ -195,12 +196,12 @@ def _channel_table(found: "RecordingSummary") -> Iterator[str]:
         rows.append(
             (
                 str(channel.index),
-                channel.label or "''",
+                one_line(channel.label) or "''",
                 channel.channel or "-",
                 channel.outcome.replace("_", " "),
                 rms,
                 verdict,
-                channel.note,
+                one_line(channel.note),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(6)]

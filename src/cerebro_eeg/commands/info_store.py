@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import CerebroError
 from cerebro_eeg.progress import counted
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from cerebro_eeg.data.batching.window_labels import LabelRule
@@ -172,8 +173,8 @@ def _short_words(found: "StoreSummary") -> str:
     if not found.short_segments:
         return "all longer than the filter"
     return (
-        f"{found.short_segments:,} ({found.short_hours:,.2f} h) shorter than the filter: their windows are flagged"
-        " (flagged='drop' leaves them out)"
+        f"{found.short_segments:,} ({found.short_hours:,.2f} h) shorter than the filter: their windows are flagged, "
+        "and used like all others"
     )
 
 
@@ -210,13 +211,14 @@ def _task_lines(found: "StoreSummary") -> Iterator[str]:
     )
     wide = max(len(split) for task in found.tasks.values() for split in (*task.splits, ""))
     for name, task in found.tasks.items():
-        yield f"  {name}: {_kind_words(task)}, windows of {task.window_seconds:g} s every {task.stride_seconds:g} s"
+        windows = f"windows of {task.window_seconds:g} s every {task.stride_seconds:g} s"
+        yield f"  {one_line(name)}: {_kind_words(task)}, {windows}"
         for split, part in task.splits.items():
             labels = list(part.labels.items())
-            shown = ", ".join(f"{label} {count:,}" for label, count in labels[:_CLASSES])
+            shown = ", ".join(f"{one_line(label)} {count:,}" for label, count in labels[:_CLASSES])
             more = f" and {len(labels) - _CLASSES} more classes" if len(labels) > _CLASSES else ""
             yield (
-                f"    {split:{wide}}  {part.windows:>8,} windows {part.seconds / 3600:>9,.2f} h "
+                f"    {one_line(split):{wide}}  {part.windows:>8,} windows {part.seconds / 3600:>9,.2f} h "
                 f"{part.subjects:>6,} subjects {part.recordings:>7,} recordings  {shown}{more}"
             ).rstrip()
         if not task.splits:

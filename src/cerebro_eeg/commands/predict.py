@@ -10,6 +10,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ class PredictResult:
             counts = Counter(row["decision"] for row in done)
             lines.append("  decisions   " + ", ".join(f"{name} {counts[name]:,}" for name in self.about["names"]))
         for row in done[:SHOWN]:
-            lines.append(f"    {row['path'] if self.show_paths else row['recording']}  {_answer(row)}")
+            lines.append(f"    {one_line(row['path'] if self.show_paths else row['recording'])}  {_answer(row)}")
         if len(done) > SHOWN:
             lines.append(f"    ... and {len(done) - SHOWN:,} more")
         lines += failed_text(self.failures, len(self.recordings), self.show_paths)
@@ -143,7 +144,7 @@ def predict(
             decisions.write_edf_annotations(out / f"{one.id}_annotations.edf", spans)
             written.append(f"{one.id}_annotations.edf")
         if envelope is not None:
-            title = f"{one.name if show_paths else one.id}: {_answer(row)}"
+            title = f"{one_line(one.name) if show_paths else one.id}: {_answer(row)}"
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
             written.append(f"{one.id}.png")
         table.add(one, found)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import time
 import warnings
 from collections import Counter
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.data.storing.remedies import remedy_of
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, without_options
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from cerebro_eeg.data.reading.recording import ChannelPolicy
@@ -103,7 +105,7 @@ class PrepareResult:
             )
             lines += [f"    {code} {count:,}: {remedy_of(code)}" for code, count in self.skipped.items()]
         for id, name in found.sources.items() if self.show_paths else ():
-            lines.append(f"    {name}: {found.skipped[id]}{f': {found.why[id]}' if id in found.why else ''}")
+            lines.append(f"    {one_line(name)}: {found.skipped[id]}{f': {found.why[id]}' if id in found.why else ''}")
         if found.passing:
             lines.append(
                 f"  again     {counted(found.passing, 'recording')} could not be read this time; run the same command "
@@ -205,14 +207,15 @@ def prepare(
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
-        positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR,
-            threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger number.
+        positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR (positive
+            class), threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger
+            number.
         task: bids: the task of the recordings to take; mobi: joints or goniometers; moabb: the class of the dataset.
         legacy: neonate: label window k with second k, as published code does.
         protocol: neonate, mobi: labels, splits and channels as in the scripts of the paper's group, to compare with
             their numbers; otherwise ours.
     """
-    from cerebro_eeg.data.datasets import make_recipe
+    from cerebro_eeg.data.datasets import make_recipe, options_of
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
     from cerebro_eeg.data.storing.workers import check_start
@@ -248,27 +251,39 @@ def prepare(
     }
     given = {name: value for name, value in offered.items() if value is not None}
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
+    lacking = [name for name in offered if name not in options_of(dataset)]
     count = _read_workers(workers)
     report = PrepareProgress(recipe, None if dask else count)
     try:
-        found = preparation.prepare(
-            recipe,
-            out,
-            choices,
-            workers=count,
-            dask=dask,
-            part=numbers,
-            retry=retry,
-            key_file=key,
-            map_file=map,
-            comparing=report.comparing,
-            say=report.say,
-            before=report.before,
-            progress=report.progress,
-        )
+        with without_options(lacking):
+            found = preparation.prepare(
+                recipe,
+                out,
+                choices,
+                workers=count,
+                dask=dask,
+                part=numbers,
+                retry=retry,
+                key_file=key,
+                map_file=map,
+                comparing=report.comparing,
+                say=report.say,
+                before=report.before,
+                progress=report.progress,
+            )
     finally:
         report.end()
     return PrepareResult(dataset, part, found, report.done, show_paths)
+
+
+def usage_hint(args: Sequence[str]) -> str | None:
+    """Return what to say if the source was given without a word for what it is."""
+    if not args or not Path(args[0]).is_dir() or (len(args) > 1 and not args[1].startswith("-")):
+        return None
+    return (
+        "a folder was given, and not what it is; for any folder of EEG files say: cerebro-eeg prepare folder "
+        f"{shlex.join(args)}"
+    )
 
 
 def _read_workers(workers: int) -> int:

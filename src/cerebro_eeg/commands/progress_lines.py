@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cerebro_eeg.errors import CerebroError, ChannelError, InputError, RecordingError
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
+from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from cerebro_eeg.train.loop import StepReport
@@ -95,7 +96,7 @@ class Failure:
     reason: str
 
     def text(self, show_paths: bool) -> str:
-        name = self.input.name if show_paths else self.input.id
+        name = one_line(self.input.name) if show_paths else self.input.id
         return f"file {self.input.number} ({name}): {self.code}: {self.reason}"
 
     def to_dict(self, show_paths: bool) -> dict[str, object]:

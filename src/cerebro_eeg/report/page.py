@@ -21,6 +21,7 @@ from cerebro_eeg.config import Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.model.checkpoint import read_header
 from cerebro_eeg.report.figures import drawing
+from cerebro_eeg.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,8 +100,8 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def escape(text: object) -> str:
-    """Return text as HTML that shows it unchanged."""
-    return html.escape(str(text), quote=True)
+    """Return text as HTML that shows it unchanged; characters that are not seen become their codes."""
+    return html.escape(visible(str(text)), quote=True)
 
 
 def heading(text: str) -> str:

@@ -66,8 +66,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a metrics file, without a last line that a kill cut short."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [parse_json(line) for line in lines[:-1] if line]
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            values = parse_json(line) if line else {"step": 0}
+            if not isinstance(values["step"], int):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, IndexError):
+            raise ConfigError(f"line {number} of {path} is damaged; delete it: only its numbers are lost") from None
+        found += [values] if line else []
+    return found
 
 
 def _finite(value: float | str | None) -> float | str | None:

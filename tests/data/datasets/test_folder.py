@@ -186,7 +186,7 @@ def test_classes_are_ordered_by_value_where_they_are_numbers(tree):
     ("lines", "expected"),
     [
         (["file;label", "@1;x"], "separated by semicolons; expected columns file, separated by commas"),
-        (["path,label", "@1,x"], "it has 2 columns; expected columns file"),
+        (["path,label", "@1,x"], "it has the columns path, label and no file (did you mean 'path'? Rename it);"),
         ([""], "expected columns file"),
         (["file,label,label", "@1,x,y"], "two columns with one name"),
         (["file,lable", "@1,x"], "almost called label"),

@@ -210,7 +210,8 @@ def bids(
     broken = [beside.broken for beside in sidecars.values() if beside.broken]
     notes += [f"{len(broken)} recordings will be skipped: {broken[0]}"] if broken else []
     torn = sum(map(_overlap_and_differ, (found.get("events", ()) for found in labels.values())))
-    notes += [f"of {torn} recordings events overlap and differ: list fewer, or use labels='majority'"] if torn else []
+    if torn:
+        notes.append(f"of {torn} recordings events overlap and differ: list fewer, or use finetune --labels majority")
     notes += [say_splits(splits, "subject")] if split == "subject" else []
     used = {file.subject: splits[file.subject] for file in files if splits and labels[file.name]}
     without = sum(name not in groups for name in subjects) if label is not None else 0

@@ -220,7 +220,7 @@ def _check_splits(found: Mapping[str, tuple[Interval, ...]], subjects: Mapping[s
             raise InputError(
                 f"{counted(len(shared), unit)} {'is' if len(shared) == 1 else 'are'} in the splits {one or 'none'} and "
                 f"{other or 'none'} of {TABLE}; mend it, "
-                "or say what may not be shared: split='recording' or 'trial'"
+                "or say what may not be shared: split='recording' or split='trial'"
             )
 
 
@@ -230,7 +230,9 @@ def _with_hash_splits(
     if not found:
         raise ConfigError(f"split={unit!r} was given without labels, and splits belong to tasks; give labels")
     if unit == "trial":
-        raise ConfigError("split='trial' needs a table with a column split; by hash, split 'subject' or 'recording'")
+        raise ConfigError(
+            "split='trial' needs a table with a column split; without one use split='subject' or split='recording'"
+        )
     without = sum(name not in subjects for name in found)
     if unit == "subject" and without:
         raise InputError(f"split='subject' needs subjects, and of {without} labelled recordings none is known")

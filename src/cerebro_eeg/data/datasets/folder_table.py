@@ -17,11 +17,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cerebro_eeg.data.datasets.column_names import lacking
 from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError, PassingFault
 from cerebro_eeg.schema import did_you_mean
+from cerebro_eeg.terminal import one_line
 
 _MOST = 12  # classes or splits that a line lists
 SECONDS = 5.0  # of a window, unless labelled intervals are shorter
@@ -29,8 +31,13 @@ SECONDS = 5.0  # of a window, unless labelled intervals are shorter
 TableRow = dict[str, str]
 
 
-def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) -> tuple[tuple[str, ...], list[TableRow]]:
-    """Read the columns and the rows of a table in UTF-8, with or without a byte-order mark; strips blanks."""
+def read_rows(
+    path: Path, what: str, separator: str, needed: Collection[str], also: str = ""
+) -> tuple[tuple[str, ...], list[TableRow]]:
+    """Read the columns and the rows of a table in UTF-8, with or without a byte-order mark; strips blanks.
+
+    ``also`` are words for columns that are not always needed, for the error of a table that lacks others.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file, delimiter=separator, strict=separator == ","))
@@ -47,10 +54,10 @@ def read_rows(path: Path, what: str, separator: str, needed: Collection[str]) ->
     if not set(needed) <= set(columns):
         other = next((name for name, mark in _SEPARATORS.items() if columns and mark in columns[0]), None)
         cased = [name for name in needed if name not in columns and name in map(str.casefold, columns)]
-        hint = f"its values are separated by {other}" if other else f"it has {len(columns)} columns"
-        if cased:
+        hint = f"its values are separated by {other}" if other else lacking(columns, needed)
+        if cased and not other:
             hint = f"it has {', '.join(cased)} with capital letters"
-        expected = f"columns {', '.join(needed)}, separated by {_name(separator)}"
+        expected = f"columns {', '.join(needed)}, separated by {_name(separator)}{also}"
         raise InputError(f"{what} lacks what it needs: {hint}; expected {expected}")
     if len(set(columns)) < len(columns):
         raise InputError(f"{what} has two columns with one name; rename one")
@@ -180,6 +187,7 @@ def check_unit(split: str | None, units: Collection[str]) -> None:
 
 TABLE = "the table of labels"
 _COLUMNS = ("file", "subject", "split", "label", "start", "stop", "target")
+_ALSO = "; beside it label or target, and subject, split, start and stop if there are any"
 _SPLITS = ("train", "val", "test")
 _MISSING = ("nan", "na", "n/a", "#n/a", "null")
 _TARGET = re.compile(r"target[0-9]*|target_[A-Za-z0-9_]+")
@@ -201,13 +209,15 @@ class LabelTable:
 
 
 def read_labels(path: Path, sources: Sequence[SourceFile]) -> LabelTable:
-    columns, rows = read_rows(path, TABLE, ",", ["file"])
+    columns, rows = read_rows(path, TABLE, ",", ["file"], _ALSO)
     targets = tuple(column for column in columns if _TARGET.fullmatch(column))
     others = [column for column in columns if column not in _COLUMNS and column not in targets]
     for column in others:
         absent = [name for name in _COLUMNS if name not in columns]
         for meant in difflib.get_close_matches(column.casefold(), absent, n=1, cutoff=0.75):
-            raise InputError(f"{TABLE} has a column that is almost called {meant}; rename or remove it")
+            raise InputError(
+                f"{TABLE} has a column {one_line(column)!r}, which is almost called {meant}; rename or remove it"
+            )
     has = {name: name in columns for name in _COLUMNS}
     if has["label"] and targets:
         raise InputError(f"{TABLE} has label and {targets[0]}; classes or targets: one task a table")

@@ -10,7 +10,7 @@ import numpy as np
 
 from cerebro_eeg.channels.names import Channel
 from cerebro_eeg.data.reading.recording import Samples
-from cerebro_eeg.errors import ChannelError, ConfigError
+from cerebro_eeg.errors import ChannelError, ConfigError, offered
 
 Reference = Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"]
 
@@ -47,8 +47,13 @@ def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) 
     pairs = [channel.name for channel in channels if channel.cathode is not None]
     if pairs:
         raise ChannelError(
-            f"{len(pairs)} of {len(channels)} channels are pairs ({pairs[0]}); reference={kind!r} needs single "
-            "electrodes; use reference='as_recorded', 'tcp' or 'double_banana'"
+            f"{len(pairs)} of {len(channels)} channels are pairs ({pairs[0]}); the reference {kind!r} needs single "
+            "electrodes"
+            + (
+                "; use reference='as_recorded', reference='tcp' or reference='double_banana'"
+                if offered("reference")
+                else ""
+            )
         )
     if kind == "average":
         if len(channels) < 2:
@@ -58,8 +63,8 @@ def rereference(samples: Samples, channels: Sequence[Channel], kind: Reference) 
         missing = [name for name in ("A1", "A2") if Channel(name) not in columns]
         if missing:
             raise ChannelError(
-                f"reference='linked_ears' needs the channels A1 and A2; missing: {', '.join(missing)}; use another "
-                "reference"
+                f"the reference 'linked_ears' needs the channels A1 and A2; missing: {', '.join(missing)}"
+                + ("; use another reference" if offered("reference") else "")
             )
         ears = samples[:, [columns[Channel("A1")], columns[Channel("A2")]]].mean(
             axis=1, keepdims=True, dtype=np.float32
@@ -82,6 +87,7 @@ def _pairs(samples: Samples, columns: dict[Channel, int], kind: str) -> tuple[Sa
     if not kept:
         raise ChannelError(
             f"none of the {len(MONTAGES[kind])} pairs of {kind!r} can be made of these {len(columns)} channels; "
-            "expected electrodes such as Fp1, F7, T7, P7, O1; use reference='as_recorded'"
+            "expected electrodes such as Fp1, F7, T7, P7, O1"
+            + ("; use reference='as_recorded'" if offered("reference") else "")
         )
     return np.stack(made, axis=1), tuple(kept)

@@ -18,7 +18,7 @@ from cerebro_eeg.channels.names import clean
 from cerebro_eeg.data.reading.edf_header import EdfHeader, EdfSignal, ReadBytes, integer, number, text
 from cerebro_eeg.data.reading.passing_faults import passing_faults
 from cerebro_eeg.data.reading.recording import Fault, Samples
-from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.errors import InputError, RecordingError, offered
 
 # Both signs for micro (U+00B5, U+03BC). UV is how machines without small letters write it (ISO 2955), and has no other
 # meaning; MV could be milli- or megavolts and is refused.
@@ -75,8 +75,8 @@ def calibrate(signal: EdfSignal, width: int, unit: str | None) -> "EdfScaling":
         known = "uV, nV, mV, V"
         raise RecordingError(
             "unit",
-            f"{name}: its unit is {'blank' if not own else 'not one we know'}; expected one of {known}; say what it is "
-            "with unit='uV', if that is certain",
+            f"{name}: its unit is {'blank' if not own else 'not one we know'}; expected one of {known}"
+            + ("; say what it is with unit='uV', if that is certain" if offered("unit") else ""),
         )
     scale = UNITS[own if own in UNITS or unit is None else unit]
     low, high = integer(signal.digital[0]), integer(signal.digital[1])

@@ -21,7 +21,7 @@ from cerebro_eeg.data.reading.amplitude import amplitude_faults
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording, Samples, Segment, bad_faults
-from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.errors import InputError, RecordingError, offered
 
 _BLOCK = 1 << 22  # numbers that MNE gives at a time; they are float64
 _VOLT, _HEAD = 107, 4  # FIFF_UNIT_V, FIFFV_COORD_HEAD
@@ -138,7 +138,7 @@ def _scales(
         raise RecordingError(
             "unit",
             f"the unit of {len(assumed)} channels is blank or no voltage: {listed(assumed)}; expected one of uV, nV, "
-            "mV, V; say what it is with unit='uV', if that is certain",
+            "mV, V" + ("; say what it is with unit='uV', if that is certain" if offered("unit") else ""),
         )
     note = f"{len(assumed)} channels have no unit that we know; taken as {unit}, as asked for"
     return found, (Fault("unit", note),) if assumed else ()

@@ -17,7 +17,7 @@ from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.mne_warnings import quietly
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Recording
 from cerebro_eeg.data.reading.tables import ArraySamples, timeline
-from cerebro_eeg.errors import RecordingError, import_trouble
+from cerebro_eeg.errors import RecordingError, import_trouble, offered
 
 _WORDS = {"microvolts": "uV", "microvolt": "uV", "millivolts": "mV", "nanovolts": "nV", "volts": "V"}
 
@@ -60,7 +60,7 @@ def open_xdf(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
             raise RecordingError(
                 "unit",
                 f"channel {match.rows[index].label!r}: its unit is blank or not one we know; expected one of uV, nV, "
-                "mV, V; say what it is with unit='uV', if that is certain",
+                "mV, V" + ("; say what it is with unit='uV', if that is certain" if offered("unit") else ""),
             )
         scales.append(float(UNITS[own if own in UNITS else unit or "uV"]))
     segments, found = timeline(stamps, rate, len(samples))

@@ -14,6 +14,7 @@ from cerebro_eeg.config import SignalConfig
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Recording
 from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.errors import InputError, RecordingError
+from cerebro_eeg.terminal import has_controls
 
 SplitUnit = Literal["subject", "recording", "trial", "none"]
 
@@ -58,6 +59,13 @@ class Task:
     """The unit that no two splits of this task may share; None takes the recipe's."""
     labels: Literal["interval", "majority", "last", "mean"] = "interval"
     """How a window is labelled by its intervals, unless training says otherwise; see ``window_labels.py``."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if has_controls(name):
+                raise InputError(
+                    f"the class or target {name!r} holds a control character; rename it, and prepare again"
+                )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ _REMEDIES = {
     "reader_memoryerror": _AGAIN,
     "channels": "see `info FILE`; --unknown drop or nearest, or --too-many nearest, into another folder",
     "unit": "say the unit with --unit uV (folder), into another folder",
-    "quality": "--quality keep or drop, into another folder",
+    "quality": "use --quality keep or drop, into another folder",
     "rate": "see `info FILE`; resample the recording, or leave it out",
     "mixed_rates": "export the EEG channels with one rate",
     "missing_package": "install the package that the reason names, then run with --retry",

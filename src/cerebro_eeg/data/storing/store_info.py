@@ -20,6 +20,7 @@ from typing import Any
 from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.errors import ConfigError, StoreError
 from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.terminal import has_controls
 
 FORMAT = 3
 """2 since lines may have the fingerprint of a source, 3 since blocks of samples and store.json have sums.
@@ -58,6 +59,8 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
         plain = json.loads(json.dumps(settings, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings of a store must be JSON values ({error})") from None
+    if (name := _hidden({dataset: plain})) is not None:
+        raise ConfigError(f"{name!r} holds a control character; expected names that can be shown: rename it")
     asked = StoreInfo(dataset, plain, key_check, transforms=_transforms())
     with disk_errors():
         if not (folder / NAME).exists():
@@ -95,17 +98,30 @@ def read_info(folder: Path) -> StoreInfo:
     try:
         values = parse_json(data)
         version = values["format"]
+        if (name := _hidden(values)) is not None:
+            raise StoreError(f"{name!r} in {NAME} holds a control character, which prepare never writes; prepare anew")
         if version in _READ:
             if version >= _SUMS_SINCE or "sha256" in values:
                 values = without_sum(values)
             fields = str(values["dataset"]), dict(values["settings"]), values["key_check"], int(version)
             return StoreInfo(*fields, values.get("transforms"))
+    except StoreError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError):
         raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
     raise StoreError(
         f"the store has format {shown(version)}, this version reads {', '.join(map(str, _READ))}; use the version "
         "that made it, or prepare anew"
     )
+
+
+def _hidden(value: Any) -> str | None:
+    """Return a text among JSON values that could not be shown as it is, such as a class with a line end; or None."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return next((found for one in value if (found := _hidden(one)) is not None), None)
+    return value if isinstance(value, str) and has_controls(value) else None
 
 
 def _publish(folder: Path, info: StoreInfo) -> None:
