@@ -74,8 +74,8 @@ _NETS = {
     "37=Oz",
     128: "22=Fp1 9=Fp2 11=Fz 24=F3 124=F4 33=F7 122=F8 36=C3 104=C4 45=T7 108=T8 62=Pz 52=P3 92=P4 58=P7 96=P8 70=O1 "
     "83=O2 75=Oz",
-    256: "37=Fp1 18=Fp2 21=Fz 36=F3 224=F4 47=F7 2=F8 59=C3 183=C4 69=T7 202=T8 101=Pz 87=P3 153=P4 96=P7 170=P8 116=O1 "
-    "150=O2 126=Oz",
+    256: "37=Fp1 18=Fp2 21=Fz 36=F3 224=F4 47=F7 2=F8 59=C3 183=C4 69=T7 202=T8 101=Pz 87=P3 153=P4 96=P7 170=P8 "
+    "116=O1 150=O2 126=Oz",
 }
 _NET_MM = 22.0  # the stand-ins of HydroCel nets lie up to 19 mm from the sites; other numberings are off by far more
 
