@@ -87,8 +87,6 @@ def test_every_flag_that_is_named_exists():
 # Of BioFoundation, the code of the paper's group.
 SCRIPTS = {f"make_{name}.py" for name in ("mobi_dataset", "neonate", "seed", "seed_v", "tuab", "tueg")}
 SCRIPTS.add("process_raw_eeg.py")
-    f"make_{name}.py" for name in ("mobi_dataset", "neonate", "seed", "seed_v", "tuab", "tueg")
-}  # BioFoundation's
 FILES = re.compile(r"`(?:src/cerebro_eeg/|cerebro_eeg/)?((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`")
 
 
