@@ -12,7 +12,7 @@ import time
 import pytest
 
 from cerebro_eeg import files
-from cerebro_eeg.files import parse_json, real, replacing, write_text
+from cerebro_eeg.files import begin_sums, file_sum, parse_json, read_sums, real, remove, replacing, write_text
 from cerebro_eeg.model.cerebro import Cerebro
 from tiny_models import small
 
@@ -231,6 +231,40 @@ def check(folder):
     step = model.training_record.steps
     assert step >= 1
     assert all((p == step).all() for p in model.parameters())
+
+
+# Sums
+
+
+def test_the_list_of_sums_follows_every_write(tmp_path):
+    (tmp_path / "old").write_text("before")
+    begin_sums(tmp_path, ["old"])
+    write_text(tmp_path / "a", "one")
+    write_text(tmp_path / "b", "two", summed=False)
+    assert read_sums(tmp_path) == {name: file_sum(tmp_path / name) for name in ("a", "old")}
+    write_text(tmp_path / "a", "three")
+    write_text(tmp_path / "old", "now", summed=False)  # no sum is better than a wrong one
+    assert read_sums(tmp_path) == {"a": file_sum(tmp_path / "a")}
+    remove(tmp_path / "a")
+    assert read_sums(tmp_path) == {}
+    assert not (tmp_path / "a").exists()
+    assert sorted(os.listdir(tmp_path)) == ["SHA256SUMS", "b", "old"]
+
+
+def test_many_writers_of_one_folder_leave_right_sums(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    begin_sums(tmp_path)
+
+    def write(number):
+        for turn in range(15):
+            write_text(tmp_path / f"f{(number + turn) % 3}", f"{number} {turn}")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_sums(tmp_path) == {f"f{number}": file_sum(tmp_path / f"f{number}") for number in range(3)}
 
 
 def test_a_name_as_long_as_the_system_allows_is_written(tmp_path):

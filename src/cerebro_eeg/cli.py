@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "evaluate": ("cerebro_eeg.commands.evaluate:evaluate", "score the test split of a fine-tuned run, once"),
     "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
     "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),
+    "verify": ("cerebro_eeg.commands.verify:verify", "whether stores, runs, checkpoints and features are undamaged"),
     "bench": ("cerebro_eeg.commands.bench:bench", "how fast this is here, against the best rivals"),
 }
 
@@ -68,6 +69,7 @@ exit codes:
   6    done, but some recordings were skipped or could not be used; the output says why
   7    stopped by a signal, state saved; the same command goes on
   8    training cannot go on: not a number, out of memory, a process gone; the last state is intact
+  9    damage was found (verify)
   130  interrupted
   141  the reader of the output went away
 """

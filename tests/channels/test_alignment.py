@@ -147,8 +147,22 @@ def test_numbered_caps_of_biosemi_are_turned_by_their_known_electrodes(name):
 )
 def test_nets_with_places_of_their_own_are_refused_without_names(name):
     there = positions_of(name)
+    labels = [f"X{number}" for number in range(len(there))]
     with pytest.raises(ChannelError, match="too few have names to tell how the head is turned"):
-        match(list(there), positions=list(there.values()), unknown="nearest")
+        match(labels, positions=list(there.values()), unknown="nearest")
+
+
+@pytest.mark.parametrize("name", ["GSN-HydroCel-64_1.0", "GSN-HydroCel-128", "GSN-HydroCel-129", "GSN-HydroCel-256"])
+def test_a_geodesic_net_is_named_by_its_makers_table_where_positions_agree(name):
+    """Its electrodes lie between the sites; 19 of them stand for the 10-20 system. Other numberings are refused."""
+    there = positions_of(name)
+    places = list(there.values())
+    found = match(list(there), positions=places, unknown="nearest_or_drop", max_channels=300)
+    wanted = {*TEN_TWENTY, "Oz"} if name.endswith("129") else {*TEN_TWENTY, "Oz"} - {"Cz"}
+    assert set(found.names) == wanted
+    assert all(float(row.note.split(" mm")[0]) <= 22 for row in found.rows if row.outcome == "nearest")
+    with pytest.raises(ChannelError):
+        match(list(there), positions=places[1:] + places[:1], unknown="nearest", max_channels=300)
 
 
 def test_a_recording_is_told_how_many_positions_it_has():

@@ -26,7 +26,7 @@ from cerebro_eeg.model.masked import MaskedCerebro
 from predict_files import edf
 from tiny_models import randomized, small
 
-FILES = ["README.md", "config.json", "model.safetensors"]
+FILES = ["README.md", "SHA256SUMS", "config.json", "model.safetensors"]
 
 
 class Hub(http.server.ThreadingHTTPServer):

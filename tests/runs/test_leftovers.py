@@ -148,7 +148,7 @@ def test_a_run_that_never_began_leaves_no_lock(tmp_path):
     with run.locked():
         run.begin("pretrain", {}, {})
     begin(run.path)
-    assert sorted(os.listdir(run.path)) == [".lock", "run.json"]
+    assert sorted(os.listdir(run.path)) == [".lock", "SHA256SUMS", "run.json"]
 
 
 def test_who_is_refused_takes_no_lock_away(tmp_path):
@@ -313,7 +313,7 @@ def test_a_run_without_a_step_makes_room_for_a_corrected_command(tmp_path, files
     kept = sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file())
     logs = ["metrics.jsonl"] if "metrics.jsonl" in files else []
     logged = ["seed-0/metrics.jsonl", "seed-0/run.json", "seed-0/tensorboard/events"] if len(files) == 3 else []
-    assert kept == [".lock", *logs, "run.json", *logged]
+    assert kept == [".lock", "SHA256SUMS", *logs, "run.json", *logged]
     with run.locked():
         assert run.begin("finetune", {"untrained": "nearest"}, {}) is None  # going on is nothing to speak of
 

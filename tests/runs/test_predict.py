@@ -474,7 +474,7 @@ def test_runs_with_one_training_are_models_and_others_say_which_to_give(tmp_path
         cerebro_eeg.predict(file, run)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"no training of .* is finished"):
+    with pytest.raises(ConfigError, match=r"no training of .* has saved weights"):
         cerebro_eeg.predict(file, tmp_path / "empty")
     with pytest.raises(ConfigError, match="there is no training run/seed-7"):  # and the Hub is not asked
         cerebro_eeg.predict(file, "run/seed-7")

@@ -348,7 +348,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_state(folder, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 8, done.stderr
     assert "make room" in done.stderr.splitlines()[-1]
-    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "metrics.jsonl", "run.json"]
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "SHA256SUMS", "metrics.jsonl", "run.json"]
 
 
 @pytest.mark.parametrize("steps", [0, -3])

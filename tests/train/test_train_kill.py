@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from cerebro_eeg.runs.verify import verify
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
 
@@ -305,7 +306,9 @@ def test_what_a_kill_leaves_is_gone_on_with(tmp_path):
         out = Path(spec["out"])
 
         def keep(what, name, out=out, left=left):
-            """Keep a copy of the folder, unless one with these files was kept before."""
+            """Keep a copy of the folder, unless one with these files was kept before. It is never called damaged."""
+            if (out / "run.json").exists():
+                assert verify([out]).exit_code == 0, (what, name, verify([out]).text())
             key = frozenset(plain(str(path.relative_to(out))) for path in out.rglob("*")), out.exists()
             if key not in left:
                 left[key] = tmp_path / f"{out.name}-{len(left)}"

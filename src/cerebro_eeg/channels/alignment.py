@@ -68,6 +68,53 @@ def cap_names(labels: Sequence[str]) -> dict[int, str]:
     return {places[label]: name for label, name in known}
 
 
+# Geodesic nets (HydroCel, EGI) have few electrodes at sites. The maker lists those that stand for the 10-20 system.
+_NETS = {
+    64: "10=Fp1 5=Fp2 6=Fz 12=F3 60=F4 18=F7 58=F8 20=C3 50=C4 24=T7 52=T8 34=Pz 28=P3 42=P4 30=P7 44=P8 35=O1 39=O2 "
+    "37=Oz",
+    128: "22=Fp1 9=Fp2 11=Fz 24=F3 124=F4 33=F7 122=F8 36=C3 104=C4 45=T7 108=T8 62=Pz 52=P3 92=P4 58=P7 96=P8 70=O1 "
+    "83=O2 75=Oz",
+    256: "37=Fp1 18=Fp2 21=Fz 36=F3 224=F4 47=F7 2=F8 59=C3 183=C4 69=T7 202=T8 101=Pz 87=P3 153=P4 96=P7 170=P8 116=O1 "
+    "150=O2 126=Oz",
+}
+_NET_MM = 22.0  # the stand-ins of HydroCel nets lie up to 19 mm from the sites; other numberings are off by far more
+
+
+def net_names(labels: Sequence[str]) -> dict[int, str]:
+    """Return the electrodes of a geodesic net with 64, 128 or 256 electrodes that stand for 10-20 sites, by number.
+
+    The electrode after the last number is the reference, Cz.
+    """
+    places = {label.upper(): index for index, label in enumerate(labels)}
+    count = next((count for count in sorted(_NETS, reverse=True) if f"E{count}" in places), 0)
+    known = [entry.split("=") for entry in _NETS.get(count, "").split()] + [[str(count + 1), "Cz"]]
+    there = sum(f"E{number}" in places for number in range(1, count + 1))
+    if not count or there < 0.9 * count or any(f"E{number}" in places for number in range(count + 2, count + 9)):
+        return {}
+    return {places[f"E{number}"]: name for number, name in known if f"E{number}" in places}
+
+
+def identify_net(points: Mapping[int, Point], names: Mapping[int, str], wanted: Collection[int]) -> dict[int, "Placed"]:
+    """Name the electrodes of a geodesic net by its maker's table, if its positions agree with the table.
+
+    Nothing is returned if they do not: earlier nets have the same labels and other places.
+    """
+    held = {index: name for index, name in names.items() if index in points}
+    centre, found = fit_sphere(list(points.values()))
+    if not found or len(held) < _ENOUGH:
+        return {}
+    order = sorted(points)
+    moved = [tuple(a - b for a, b in zip(points[index], centre, strict=True)) for index in order]
+    radius = sum(math.hypot(*point) for point in moved) / len(moved)
+    scaled = [(x / radius, y / radius, z / radius) for x, y, z in moved]
+    fitted = dict(zip(order, _by_names(scaled, [held.get(index) for index in order]), strict=True))
+    distances = {index: distance_mm(fitted[index], POSITIONS[name]) for index, name in held.items()}
+    if max(distances.values()) > _NET_MM:
+        return {}
+    other = Placed(None, why="an electrode of a geodesic net that stands for no 10-20 site")
+    return {index: Placed(held[index], distances[index]) if index in held else other for index in wanted}
+
+
 @dataclass(frozen=True)
 class Alignment:
     """Positions as directions on our sphere, by all turns of the head that fit about as well as the first."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cerebro_eeg.channels.alignment import cap_names, identify
+from cerebro_eeg.channels.alignment import cap_names, identify, identify_net, net_names
 from cerebro_eeg.channels.electrodes import (
     GRID,
     IDS,
@@ -273,8 +273,11 @@ def _place_by_position(
     head = {row.index: points[row.index] for row in rows if row.index in points and row.outcome != "not_eeg"}
     anchors = {index: name for index, name in named.items() if index in head and name in GRID}
     _check_frame(head, anchors)
-    cap = cap_names([row.label for row in rows])
-    placed = identify(head, anchors, [row.index for row in lost], set(named.values()), limit_mm, cap)
+    labels, wanted = [row.label for row in rows], [row.index for row in lost]
+    net = {index: name for index, name in net_names(labels).items() if name not in named.values()}
+    placed = identify_net(head, net, wanted) if net else {}
+    if not placed:
+        placed = identify(head, anchors, wanted, set(named.values()), limit_mm, cap_names(labels))
     found = {index: (place.name, place.distance) for index, place in placed.items() if place.name is not None}
     why = {**no_point, **{index: place.why for index, place in placed.items()}}
     if usable is not None:

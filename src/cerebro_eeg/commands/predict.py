@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.terminal import one_line
@@ -138,14 +139,19 @@ def predict(
         spans = decisions.find_spans(found) if annotations else []
         if "bids" in annotations:
             decisions.write_bids(out / f"{one.id}_events.tsv", spans)
+            written.extend([f"{one.id}_events.tsv", f"{one.id}_events.json"])
         if "edf" in annotations:
             decisions.write_edf_annotations(out / f"{one.id}_annotations.edf", spans)
+            written.append(f"{one.id}_annotations.edf")
         if envelope is not None:
             title = f"{one_line(one.name) if show_paths else one.id}: {_answer(row)}"
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
+            written.append(f"{one.id}.png")
         table.add(one, found)
         rows[one.id] = row
 
+    written = ["predictions.csv", "decisions.csv", "decisions.json"]
+    forget_sums(out)  # until all is written
     try:
         with packed(loaded), decisions.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
             failures = go_over(given, work, progress, show_paths=show_paths)
@@ -166,6 +172,7 @@ def predict(
         "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
     decisions.write_decisions(out, ordered, about, show_paths)
+    begin_sums(out, written)
     return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
 
 

@@ -202,7 +202,8 @@ def prepare(
         subject: folder: where in a path the subject is: parent, top, or an expression with a group; moabb: numbers of
             the subjects to take, with commas.
         split: What no two splits share. seed: trials or subject; folder: subject, recording or trial; bids: subject;
-            moabb: subject or session.
+            moabb: subject or session. Without it, folder and bids make splits by subject where labels have none; none
+            makes none.
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
@@ -335,7 +336,7 @@ class PrepareProgress:
             f"{name} ({self._recipe.about}): {counted(len(items), 'recording')} to prepare, {in_bytes(size)}; "
             f"{done_before:,} done before"
         )
-        for line in _say_positive(self._recipe):
+        for line in (*self._recipe.hints, *_say_positive(self._recipe)):
             say(line)
         units = {task: found.split_unit or self._recipe.split_unit for task, found in self._recipe.tasks.items()}
         for unit in sorted(set(units.values()) - {"subject"}):

@@ -135,6 +135,7 @@ def save_tensors(path: Path, found: Mapping[str, Tensor], header: Header) -> Non
         "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "tensors_sha256": hash_tensors(tensors),
     }
+    metadata["metadata_sha256"] = _sum(metadata)
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
         _sort_metadata(temporary)
@@ -260,7 +261,16 @@ def _metadata(path: Path, file: Any) -> dict[str, str]:
             f"{path} is a checkpoint of version {metadata.get('version')!r:.20}; this cerebro-eeg reads versions "
             f"{', '.join(READS)}: install the release that wrote it, or convert it there"
         )
+    known = {"format", "version", "config", "config_sha256", "tensors_sha256", "metadata_sha256"}
+    if metadata.get("metadata_sha256", found := _sum(metadata)) != found or not metadata.keys() <= known:
+        raise CheckpointError(f"{path} was altered: its metadata do not match their SHA-256; get the file again")
     return metadata
+
+
+def _sum(metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of the format, the version and the two other sums of a checkpoint."""
+    names = ("format", "version", "config_sha256", "tensors_sha256")
+    return hashlib.sha256("\n".join(metadata.get(name, "") for name in names).encode()).hexdigest()
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> Header:

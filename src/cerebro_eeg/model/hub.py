@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from cerebro_eeg.errors import CheckpointError
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import begin_sums, parse_json, remove, write_text
 from cerebro_eeg.model.checkpoint import FORMAT, READS, VERSION, Header, check_savable, complete, read, save
 
 WEIGHTS = "model.safetensors"
@@ -74,11 +74,12 @@ def write_folder(folder: str | Path, module: nn.Module, header: Header) -> Path:
     check_savable(module.state_dict(), header)  # a refusal leaves a folder as it was
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).unlink(missing_ok=True)  # a killed process must not leave an old config with new weights
+        remove(folder / CONFIG)  # a killed process must not leave an old config with new weights
         save(folder / WEIGHTS, module, header)
         write_text(folder / CONFIG, json.dumps(_config(header), indent=2) + "\n")
         if not (folder / CARD).exists():
-            write_text(folder / CARD, make_card(header))
+            write_text(folder / CARD, make_card(header), summed=False)  # made for people to edit
+        begin_sums(folder, [WEIGHTS, CONFIG])
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written ({error.strerror or error}); give another folder") from error
     return folder

@@ -15,6 +15,7 @@ import numpy as np
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
+from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.folder import RunFolder
@@ -361,9 +362,12 @@ def _score_events(scorer: Scorer, training: TrainedModel, predictions: Predictio
         name = predictions.names[positive]
         scored = seizures.score_events(lines, name, threshold=threshold, resamples=scorer.resamples)
         found["events"] = scored.to_dict()
-    for id, line in lines.items() if write else ():
-        path = training.folder.path / "test-events" / f"{id}_events.tsv"
-        seizures.write_events(path, line.probability, threshold, durations[id])
+    if write and lines:
+        events = training.folder.path / "test-events"
+        forget_sums(events)
+        for id, line in lines.items():
+            seizures.write_events(events / f"{id}_events.tsv", line.probability, threshold, durations[id])
+        begin_sums(events, [f"{id}_events.tsv" for id in lines])
     return found
 
 

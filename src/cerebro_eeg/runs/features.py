@@ -2,6 +2,8 @@
 
 Each column is written to a hidden file beside the target until all recordings are done. A recording that fails halfway
 leaves no rows, and a killed run leaves no target. A row is a window, or one channel of a window. No pickle.
+
+The file carries the SHA-256 of its own bytes: an .npz in the comment of the archive, a .parquet file in its metadata.
 """
 
 import contextlib
@@ -16,11 +18,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from cerebro_eeg.errors import ConfigError, import_trouble
-from cerebro_eeg.files import replacing
+from cerebro_eeg.files import replacing, seal
 
 KINDS = (".npz", ".parquet")
 PIECE = 1 << 22  # bytes that are copied at a time
 GROUP = 1 << 26  # bytes of features in a row group of a parquet file
+SEALS = {".npz": b"sha256=", ".parquet": b"cerebro_eeg_sha256\x18\x40"}
+"""What stands before the sum in a file. In parquet that is the name of a field and, in Thrift's form, a text of 64."""
+_ZEROS = "0" * 64
 TEXT = np.dtype("<U24")  # holds an id, and the longest name of a channel
 
 
@@ -98,6 +103,7 @@ class FeatureFile:
                 self._write_npz(temporary)
             else:
                 self._write_parquet(temporary)
+            seal(temporary, SEALS[self._path.suffix.casefold()])
 
     def close(self) -> None:
         """Remove the hidden files; without ``finish`` nothing is left."""
@@ -124,6 +130,7 @@ class FeatureFile:
                     file.seek(0)
                     while piece := file.read(PIECE):
                         target.write(piece)
+            archive.comment = SEALS[".npz"] + _ZEROS.encode()
 
     def _write_parquet(self, path: Path) -> None:
         """Write features as flat lists of fixed length; the metadata of the schema holds their shape."""
@@ -137,7 +144,7 @@ class FeatureFile:
             metadata={"features_shape": "x".join(map(str, self._shape))},
         )
         rows = max(1, GROUP // (4 * size))
-        with pq.ParquetWriter(path, schema) as writer:
+        with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
             for first in range(0, self.rows, rows):
                 count = min(rows, self.rows - first)
                 columns = []
@@ -150,3 +157,4 @@ class FeatureFile:
                     else:
                         columns.append(pa.array(values.tolist() if kind == TEXT else values))
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            writer.add_key_value_metadata({"cerebro_eeg_sha256": _ZEROS})

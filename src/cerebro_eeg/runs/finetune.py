@@ -29,7 +29,7 @@ from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.folder import RunFolder
@@ -376,7 +376,7 @@ def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: 
             checkpoint.save_tensors(_best_weights(folder, step), tensors, one.model.header)
             for old in folder.path.glob("best-*.safetensors"):
                 if old not in (_best_weights(folder, step), _best_weights(folder, named)):
-                    old.unlink(missing_ok=True)
+                    remove(old)
     return metric, score
 
 
@@ -408,7 +408,7 @@ def _finish(shared: _Shared, one: _OneTraining, steps: int) -> TrainedResult:
 def _remove_unfinished(folder: RunFolder) -> None:
     """Remove files that only an unfinished training needs. ``finished.json`` comes first, so a kill loses nothing."""
     for path in (folder.state, *folder.path.glob("best-*.safetensors")):
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _best_weights(folder: RunFolder, step: int) -> Path:

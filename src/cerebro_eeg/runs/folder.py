@@ -17,13 +17,13 @@ from typing import Any
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.files import absent, parse_json, remove_empty, write_text
+from cerebro_eeg.files import SUMS, absent, begin_sums, parse_json, remove, remove_empty, write_text
 
 FORMAT = 1
 LOCK = ".lock"
 _LOG = "metrics.jsonl"
 _LOGGERS = ("tensorboard", "wandb", "wandb-id")
-_WITHOUT_RESULT = ("run.json", _LOG, *_LOGGERS)
+_WITHOUT_RESULT = ("run.json", SUMS, _LOG, *_LOGGERS)
 """Files of a run that are no result. A file with any other name is kept."""
 LENGTH = frozenset(
     (
@@ -114,6 +114,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self.remove_strays()
         write_text(self.path / "run.json", json.dumps(described, indent=2) + "\n")
+        begin_sums(self.path, ["run.json"])
         return note
 
     def _change_length(self, described: dict[str, Any], old: Mapping[str, Any], words: str, done: int | None) -> str:
@@ -127,7 +128,7 @@ class RunFolder:
         if done:
             described["history"] = [*described["history"], {"until": done, "steps": old.get("steps"), "changes": words}]
             if described.get("steps", 0) > done:  # these weights would be taken for those of the end
-                self.model.unlink(missing_ok=True)
+                remove(self.model)
         return f"the length of the run changes: {words}"
 
     def remove_strays(self) -> None:
@@ -208,7 +209,7 @@ class RunFolder:
         for folder in reversed(self._trainings()):
             files = list(folder.iterdir())
             if not any(path.is_dir() or path.name in _LOGGERS for path in files):
-                for path in files:
+                for path in sorted(files, key=lambda path: path.name != SUMS):  # never a list of files that are gone
                     path.unlink()
                 folder.rmdir()
 

@@ -3,6 +3,7 @@
 A resumed run first cuts its file back to the step of its state, so that no step is in the file twice.
 """
 
+import contextlib
 import json
 import math
 import secrets
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from cerebro_eeg.errors import ConfigError, import_trouble
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import add_sum, parse_json, write_text
 
 Logger = Literal["tensorboard", "wandb"]
 
@@ -28,9 +29,9 @@ class Log:
         self._file: TextIO | None = None
         if not first:
             return
-        path = folder / "metrics.jsonl"
+        self._path = path = folder / "metrics.jsonl"
         kept = [line for line in read_lines(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept), summed=False)  # it grows until the end
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: float | str | None) -> None:
@@ -53,6 +54,8 @@ class Log:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._file is not None:
             self._file.close()
+            with contextlib.suppress(OSError):  # a full disk: the error that ends the run says so
+                add_sum(self._path)
         if self._board is not None:
             self._board.close()
         if self._wandb is not None:

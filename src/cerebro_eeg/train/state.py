@@ -58,7 +58,7 @@ def save(
         if about is not None:
             metadata["about"] = json.dumps(about, sort_keys=True, allow_nan=False)
             metadata["about_sha256"] = hashlib.sha256(metadata["about"].encode()).hexdigest()
-        with replacing(path) as temporary:
+        with replacing(path, summed=False) as temporary:  # it has a sum of its own and is replaced all the time
             save_file(tensors, temporary, metadata)
     processes.barrier()
 
@@ -90,7 +90,9 @@ def steps_done(path: Path) -> int | None:
     try:
         with safe_open(path, framework="pt") as file:
             return _progress(_checked(path, file.metadata() or {})).step
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read or is damaged ({error}); {_WAY_OUT}") from error
 
 

@@ -61,7 +61,7 @@ def test_recordings_subjects_and_mains(top):
 
 
 def test_events_and_groups_label_by_label(top):
-    recipe = bids(top, events=EVENTS, label="group")
+    recipe = bids(top, events=EVENTS, label="group", split="none")
     items = items_of(recipe)
     for run, name in enumerate(ODD, 1):
         assert dict(items[name].labels) == {
@@ -144,10 +144,19 @@ def test_inheritance(top):
         nearest(files[REST[0]], "events")
 
 
+def test_what_is_labelled_is_split_by_subject_and_it_is_said(top):
+    made, asked = bids(top, label="group"), bids(top, label="group", split="subject")
+    assert [item.labels for item in made.find()] == [item.labels for item in asked.find()]
+    assert [hint.partition(", subjects by hash: ")[0] for hint in made.hints] == [
+        "no splits were given, so they were made"
+    ]
+    assert asked.hints == bids(top, label="group", split="none").hints == bids(top).hints == ()
+
+
 def test_value_stands_in_for_trial_type(top):
     path = top / "sub-02" / "eeg" / "sub-02_task-rest_events.tsv"
     tsv(path, "onset duration trial_type value", "1 2 n/a 7", "4 1 open 7")
-    assert items_of(bids(top, events=("7",)))[REST[0]].labels["events"] == (Interval(1, 3, None, "7"),)
+    assert items_of(bids(top, events=("7",), split="none"))[REST[0]].labels["events"] == (Interval(1, 3, None, "7"),)
 
 
 def test_one_broken_table_skips_its_recording_and_no_other(top, tmp_path):
@@ -244,7 +253,7 @@ def test_what_mne_bids_writes(tmp_path):
     raw = mne.io.RawArray(rng.normal(0, 2e-5, (5, 256 * 20)), info, verbose="error")
     raw.set_annotations(mne.Annotations([2.0, 8.5, 12.0], [1.5, 1.5, 0.0], ["left", "right", "blink"]))
     place = write_with_mne_bids(raw, tmp_path / "ds", allow_preload=True, format="EDF")
-    recipe = bids(tmp_path / "ds", task="hand", events=("left", "right", "blink"))
+    recipe = bids(tmp_path / "ds", task="hand", events=("left", "right", "blink"), split="none")
     items = list(recipe.find())
     assert [(item.subject, item.mains) for item in items] == [("sub-07", 60.0), ("sub-08", 60.0)]
     assert items[0].labels["events"] == (Interval(2.0, 3.5, None, "left"), Interval(8.5, 10.0, None, "right"))

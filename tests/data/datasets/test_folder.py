@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from cerebro_eeg import cli
 from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
@@ -248,7 +249,7 @@ def test_the_table_may_lie_in_the_tree(tree):
 
 
 def test_subjects_and_labels_from_the_path(tree):
-    recipe = folder(tree, subject="top", label="parent")
+    recipe = folder(tree, subject="top", label="parent", split="none")
     assert [item.subject for item in recipe.find()] == ["s1", "s1", "s2", "s3"]
     assert [item.labels["label"] for item in recipe.find()] == [
         (Interval(0, WHOLE, None, name),) for name in ("rest", "task", "rest", "rest")
@@ -284,6 +285,46 @@ def test_splits_by_hash_are_those_of_the_subject(tree):
     assert np.allclose(counts, [3000, 1000, 1000], atol=130)  # four standard deviations
     assert [split_of(name) for name in ("s1", "s2", "s3")] == ["train", "test", "train"]  # it must never move
     assert "subjects by hash: 2 train, 0 val, 1 test" in recipe.about
+
+
+@pytest.mark.parametrize("from_table", [True, False])
+def test_labels_without_splits_are_split_by_subject_and_it_is_said(tree, tmp_path, capsys, monkeypatch, from_table):
+    """The fault: no split, not a word, and an error a verb later."""
+    rows = [f"{name},{name.split('/')[0]},{'ab'[place % 2]}" for place, name in enumerate(NAMES)]
+    table = write(tmp_path / "state.csv", "file,subject,label", *rows)
+    options = {"labels": table} if from_table else {"subject": "top", "label": "parent"}
+    recipe = folder(tree, **options)
+    (task,) = recipe.tasks
+    assert {item.subject: item.labels[task][0].split for item in recipe.find()} == {
+        name: split_of(name) for name in ("s1", "s2", "s3")
+    }
+    said = (
+        "no splits were given, so they were made, subjects by hash: 2 train, 0 val, 1 test; val got none: give splits "
+        "of your own, or train with --folds (--split none makes none)"
+    )
+    assert recipe.hints == (said,)
+    none = folder(tree, **options, split="none")
+    assert {item.labels[task][0].split for item in none.find()} == {None}
+    assert none.hints == ()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    assert cli.main(["prepare", "folder", str(tree), "--out", str(tmp_path / "store"), "--workers", "0", *flags]) == 0
+    assert said in capsys.readouterr().err.splitlines()
+
+
+def test_labels_without_subjects_get_no_splits_and_it_is_said(tree, tmp_path):
+    recipe = folder(tree, label="parent")
+    assert {item.labels["label"][0].split for item in recipe.find()} == {None}
+    assert len(recipe.hints) == 1
+    assert (
+        "no splits were made: of 4 of 4 labelled recordings the subject is not known; give subjects" in recipe.hints[0]
+    )
+    assert folder(tree).hints == folder(tree, subject="top").hints == ()  # nothing is labelled: there is nothing to say
+    lines = ["file,subject,split,label", f"{NAMES[0]},p,train,x", f"{NAMES[1]},q,test,y"]
+    assert folder(tree, labels=write(tmp_path / "t.csv", *lines)).hints == ()
+    assert "--split none was given, and the table of labels has splits" in refused(
+        ConfigError, tree, *lines, split="none"
+    )
 
 
 def test_another_unit_is_asked_for_by_name(tree):

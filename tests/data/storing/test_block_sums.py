@@ -190,9 +190,9 @@ def test_every_bit_of_store_json_counts(folder):
         except StoreError:
             pass
         else:
-            assert not store_info.has_own_form(folder)
+            assert not store_info.has_own_form(path)
         path.write_bytes(good)
-    assert store_info.has_own_form(folder)
+    assert store_info.has_own_form(path)
     flip(path, 8 * good.index(b'"format": 3') + 80)  # format 2 has no sum, but then it has no field for one, either
     assert b'"format": 2' in path.read_bytes()
     with pytest.raises(StoreError, match=r"store\.json of the store is damaged"):

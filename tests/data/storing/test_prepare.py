@@ -642,7 +642,8 @@ def test_what_is_forgotten_counts_as_not_tried(tmp_path):
         forget(tmp_path, {"a", "b", "x"})
     assert read_skipped(tmp_path) == {"a": "unit", "c": "cut"}
     whole = (tmp_path / "w0.skipped.csv").read_bytes()
-    assert whole == b"a,cut\nb,cut\nc,cut\na,forgotten\nb,forgotten\n"
+    lines = [line.rpartition(b",#")[0] for line in whole.splitlines()]  # without their sums
+    assert lines == [b"a,cut", b"b,cut", b"c,cut", b"a,forgotten", b"b,forgotten"]
     forget(tmp_path, {"b"})
     forget(tmp_path, ())
     assert (tmp_path / "w0.skipped.csv").read_bytes() == whole

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.records import Interval, StoredSegment, StoreError, check, decode, split_line, to_line
-from cerebro_eeg.data.storing.skip_log import SkipLog, read_reasons, read_skipped, write_skipped
+from cerebro_eeg.data.storing.skip_log import SkipLog, parse, read_reasons, read_skipped, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store, read_info, to_text
 from cerebro_eeg.data.storing.writer import KEPT_ROWS, ScaleSample, ShardWriter, robust_scale
@@ -831,7 +831,7 @@ def test_skipped_sources_are_noted_once(tmp_path):
             log.add("a", "empty")
             other.add("a", "empty")
             other.add("c", "cut")
-    assert (tmp_path / "w0.skipped.csv").read_text() == "b,not-edf\na,empty\n"
+    assert (tmp_path / "w0.skipped.csv").read_text() == "b,not-edf,#ad38124b\na,empty,#6e2697bb\n"
     assert read_skipped(tmp_path) == {"a": "empty", "b": "not-edf", "c": "cut"}
     assert list(read_skipped(tmp_path)) == ["a", "b", "c"]
     with ShardWriter(tmp_path, "w0") as writer:
@@ -857,7 +857,7 @@ def test_the_last_reason_of_a_writer_counts_and_that_of_two_is_one(tmp_path):
 
 def test_a_skip_log_cut_at_every_byte(tmp_path):
     path = tmp_path / "w.skipped.csv"
-    whole = b"a,empty\nb,not-edf\nc,cut\n"
+    whole = b"a,empty,#6e2697bb\nb,not-edf,#ad38124b\nc,cut,#bde5a7e9\n"
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         done = whole[:size].count(b"\n")
@@ -866,7 +866,11 @@ def test_a_skip_log_cut_at_every_byte(tmp_path):
             for id, code in (("a", "empty"), ("b", "not-edf"), ("c", "cut")):
                 log.add(id, code)
         assert path.read_bytes() == whole
-    path.write_bytes(b"a,empty\nb,very-long")
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert "of w.skipped.csv is damaged" in message(lambda damaged=damaged: parse(damaged, path.name), StoreError)
+    path.write_bytes(b"a,empty\nb,very-long")  # of an earlier release, without sums
     SkipLog(tmp_path, "w").close()
     assert path.read_bytes() == b"a,empty\n"
     path.write_bytes(b"a,empty\nb;not-edf\nc,cut\n")

@@ -23,6 +23,7 @@ from cerebro_eeg.data.datasets.folder_table import (
     describe,
     read_number,
     read_rows,
+    say_made,
     say_splits,
     split_of,
     with_positive,
@@ -176,18 +177,19 @@ def bids(
     ----------
     task : take only recordings of this task (``task-<label>`` in the names); None takes all.
     label : the column of participants.tsv whose values are the classes of a task of that name.
-    split : "subject" splits by a hash of the subject, 60, 20 and 20 of 100; None makes no splits.
+    split : "subject" (also for None) splits what is labelled by a hash of the subject, 60, 20 and 20 of 100; "none"
+        makes no splits.
     events : values of trial_type (or of value, where there is no trial_type) that go into the store as events. Those
         with a duration are also the labelled intervals of the task "events", whose classes they are.
     positive : the class of two that is looked for, which comes last; None takes the last by the alphabet or by value,
         or the last listed event.
     """
-    check_unit(split, ("subject",))
+    check_unit(split, ("subject", "none"))
     files, strange = _find_files(folder, task)
     sidecars = {file.name: read_sidecars(file, events) for file in files}
     groups = _read_groups(folder, label) if label is not None else {}
     subjects = sorted({file.subject for file in files})
-    splits = {name: split_of(name) for name in subjects} if split is not None else {}
+    splits = {name: split_of(name) for name in subjects} if split != "none" else {}
     labels: dict[str, dict[str, tuple[Interval, ...]]] = {file.name: {} for file in files}
     for file in files:
         where = splits.get(file.subject)
@@ -199,7 +201,7 @@ def bids(
                 Interval(event.onset, event.onset + event.duration, where, event.name) for event in lasting
             )
     _check_found(events, sidecars, label, groups, subjects)
-    if splits and not any(labels.values()):
+    if split == "subject" and not any(labels.values()):
         raise ConfigError("split was given, and nothing is labelled; splits belong to tasks: give label or events")
     notes = [f"{name} left out" for name in _LEFT_OUT if (folder / name).is_dir()]
     notes += [f"{strange} files that are no EEG by BIDS left out"] if strange else []
@@ -210,7 +212,8 @@ def bids(
     torn = sum(map(_overlap_and_differ, (found.get("events", ()) for found in labels.values())))
     if torn:
         notes.append(f"of {torn} recordings events overlap and differ: list fewer, or use finetune --labels majority")
-    notes += [say_splits(splits, "subject")] if splits else []
+    notes += [say_splits(splits, "subject")] if split == "subject" else []
+    used = {file.subject: splits[file.subject] for file in files if splits and labels[file.name]}
     without = sum(name not in groups for name in subjects) if label is not None else 0
     notes += [f"{without} of {len(subjects)} subjects have no {label} and are stored without"] if without else []
     return Recipe(
@@ -220,6 +223,7 @@ def bids(
         tasks=with_positive(_tasks(labels, events), positive),
         one_corpus=False,
         positive_by="--positive",
+        hints=(say_made(used),) if split is None and used else (),
     )
 
 

@@ -24,6 +24,7 @@ from cerebro_eeg.data.datasets.folder_table import (
     describe,
     read_labels,
     say_classes,
+    say_made,
     say_splits,
     split_of,
     with_positive,
@@ -36,7 +37,7 @@ from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
 
-_UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial"}
+_UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial", "none": "subject"}
 
 
 def folder(
@@ -57,7 +58,8 @@ def folder(
     labels : the table.
     label, subject : where they are in the path of a file: "parent", "top", or an expression with a group of that name.
     split : the unit that no two splits may share: "subject" (also for None), "recording" or "trial". Where the table
-        has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash.
+        has no splits, "subject" and "recording" make some: 60, 20 and 20 of 100, by a hash. None does, too, where all
+        subjects are known; "none" makes none.
     events : names of events of the files that may go into the store.
     unit : "uV", "nV", "mV" or "V", for channels whose own unit is blank or unknown, and for tables of headsets, which
         have none; without it such channels are refused, and tables are in microvolts.
@@ -73,10 +75,22 @@ def folder(
     if task is not None and not found:
         raise InputError(f"{TABLE} has no row with a label, a target or a split; give one that labels something")
     shared = _UNITS[split or "subject"]
-    notes = []
+    notes, hints = [], []
     if table.has_splits:
+        if split == "none":
+            raise ConfigError(f"--split none was given, and {TABLE} has splits; leave one of them out")
         _check_splits(found, subjects, shared)
-    elif split is not None:
+    elif split is None and found:
+        unknown = sum(name not in subjects for name in found)
+        if unknown:
+            hints.append(
+                f"no splits were made: of {unknown:,} of {len(found):,} labelled recordings the subject is not known; "
+                "give subjects (--subject, or a column of the table), or --split recording if nobody is in two of them"
+            )
+        else:
+            found, _ = _with_hash_splits(found, subjects, "subject")
+            hints.append(say_made({who: split_of(who) for who in {subjects[name] for name in found}}))
+    elif split is not None and split != "none":
         found, note = _with_hash_splits(found, subjects, shared)
         notes.append(note)
     described = describe((i for intervals in found.values() for i in intervals), table.targets)
@@ -101,6 +115,7 @@ def folder(
         tasks=with_positive(tasks, positive),
         one_corpus=False,
         positive_by="--positive",
+        hints=tuple(hints),
         options={} if unit is None else {"unit": unit},
     )
 

@@ -172,6 +172,13 @@ def say_splits(units: Mapping[str, str], unit: str) -> str:
     return f"{unit}s by hash: " + ", ".join(f"{counts[name]} {name}" for name in ("train", "val", "test"))
 
 
+def say_made(units: Mapping[str, str]) -> str:
+    """Print that splits were made although nobody asked, and whether one is empty."""
+    empty = [name for name in _SPLITS if name not in units.values()]
+    few = f"; {' and '.join(empty)} got none: give splits of your own, or train with --folds" if empty else ""
+    return f"no splits were given, so they were made, {say_splits(units, 'subject')}{few} (--split none makes none)"
+
+
 def check_unit(split: str | None, units: Collection[str]) -> None:
     """Refuse an unknown unit of splits."""
     if split is not None and split not in units:

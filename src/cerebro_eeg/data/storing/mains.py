@@ -8,7 +8,6 @@ every worker, part and later run takes the same.
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
 import warnings
@@ -22,6 +21,7 @@ from cerebro_eeg.data.filtering.plan import MAINS, vote_mains
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.shards import disk_errors
+from cerebro_eeg.data.storing.store_info import to_text, without_sum
 from cerebro_eeg.errors import StoreError
 from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.progress import counted
@@ -128,7 +128,8 @@ def read_table(folder: Path) -> MainsTable | None:
         except FileNotFoundError:
             return None
     try:
-        return MainsTable({str(name): _read_choice(values) for name, values in parse_json(data)["sets"].items()})
+        sets = without_sum(parse_json(data))["sets"]
+        return MainsTable({str(name): _read_choice(values) for name, values in sets.items()})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
 
@@ -235,7 +236,7 @@ def _spread(items: Mapping[str, Item]) -> list[tuple[str, int]]:
 
 def _publish(folder: Path, table: MainsTable) -> None:
     """Put the decisions in place unless they are there: a faster process has decided for all."""
-    text = json.dumps(asdict(table), indent=2, sort_keys=True) + "\n"
+    text = to_text(asdict(table))
     draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
     write_text(draft, text)
     try:

@@ -92,6 +92,8 @@ class Recipe:
     """Whether the recipe was run on the real corpus; otherwise its first line says so."""
     positive_by: str = ""
     """The option that chooses the positive of two classes, which is the last; empty where the corpus has chosen."""
+    hints: tuple[str, ...] = ()
+    """Lines that the user should read before the work begins."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options beside the folder that change what is found; a store keeps to them."""
 

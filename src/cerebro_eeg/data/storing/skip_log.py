@@ -3,12 +3,15 @@
 Each writer appends to a file of its own, ``<writer>.skipped.csv``. The skipped sources of a store are the union of
 these files, less the stored ones. ``skipped.csv`` is that union, written for people at the end of a run, with what they
 can do. A source that is to be tried again gets one more line in each file that has it, after which it counts as not
-tried. Sentences name no path and nobody who was recorded.
+tried. Sentences name no path and nobody who was recorded. A line ends in the CRC-32 of what stands before; lines of
+earlier releases have none, and no sentence.
 """
 
 import contextlib
 import io
 import os
+import re
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +25,7 @@ from cerebro_eeg.terminal import CsvWriter
 
 _END = ".skipped.csv"
 _FORGOTTEN = "forgotten"
+_SUM = re.compile(rb",#([0-9a-f]{8})$")
 TRANSIENT = frozenset(("unreadable", "changed", "reader_oserror", "reader_memoryerror"))
 """Reasons that may lie with a disk, a network or a busy machine; every run tries such sources again."""
 
@@ -43,7 +47,7 @@ class SkipLog:
             self._file = claim(path)
             try:
                 data = path.read_bytes()
-                self._found = _parse(data, path.name)
+                self._found = parse(data, path.name)
                 self._end = data.rfind(b"\n") + 1
                 os.ftruncate(self._file, self._end)  # a line that a kill cut short
             except BaseException:
@@ -56,14 +60,14 @@ class SkipLog:
             raise ConfigError(f"a skipped source needs an id and a reason in one word, got {id!r} and {code!r}")
         new = Skip(code, _one_line(why))
         if self._found.get(id) != new:
-            self._append(f"{id},{code},{new.why}\n" if new.why else f"{id},{code}\n")
+            self._append(_line(id, code, new.why))
             self._found[id] = new
 
     def forget(self, ids: Collection[str]) -> None:
         """Let these sources count as not tried."""
         known = sorted(self._found.keys() & set(ids))
         if known:
-            self._append("".join(f"{id},{_FORGOTTEN}\n" for id in known))
+            self._append("".join(_line(id, _FORGOTTEN) for id in known))
         for id in known:
             del self._found[id]
 
@@ -93,7 +97,7 @@ def read_reasons(folder: Path, stored: Collection[str] = ()) -> dict[str, Skip]:
     """Return the same with the sentences."""
     found: dict[str, Skip] = {}
     for name in _logs(folder):
-        for id, skip in _parse((folder / name).read_bytes(), name).items():
+        for id, skip in parse((folder / name).read_bytes(), name).items():
             found[id] = min(skip, found.get(id, skip))  # two writers may have met it: any order must give one answer
     return {id: found[id] for id in sorted(found.keys() - set(stored))}
 
@@ -109,29 +113,52 @@ def forget(folder: Path, ids: Collection[str]) -> None:
 
 def write_skipped(folder: Path, skipped: Mapping[str, Skip]) -> None:
     """Write ``skipped.csv``: id, reason in a word, the sentence, and what to do."""
+    with disk_errors():
+        write_text(folder / "skipped.csv", skipped_text(skipped))
+
+
+def skipped_text(skipped: Mapping[str, Skip]) -> str:
+    """Return what ``skipped.csv`` says."""
     text = io.StringIO()
     table = CsvWriter(text)
     table.writerow(("id", "reason", "why", "remedy"))
     table.writerows((id, skip.code, skip.why, remedy_of(skip.code)) for id, skip in skipped.items())
-    with disk_errors():
-        write_text(folder / "skipped.csv", text.getvalue())
+    return text.getvalue()
 
 
 def _logs(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(_END))
 
 
-def _parse(data: bytes, name: str) -> dict[str, Skip]:
+def _line(id: str, code: str, why: str = "") -> str:
+    text = f"{id},{code},{why}" if why else f"{id},{code}"
+    return f"{text},#{zlib.crc32(text.encode()):08x}\n"
+
+
+def parse(data: bytes, name: str) -> dict[str, Skip]:
+    """Return reason and sentence by id of the lines of one file; a StoreError names the line that is damaged."""
     found: dict[str, Skip] = {}
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        id, code, why = (*line.decode("utf-8", "replace").split(",", 2), "", "")[:3]
-        if not is_id(id) or not is_code(code):
+    *lines, rest = data.split(b"\n")
+    if _SUM.search(rest[:-1]) and _split(rest[:-1]) is not None:  # whole, with another byte than a line feed
+        lines.append(b"")
+    for number, line in enumerate(lines, 1):
+        id, code, why = _split(line) or ("", "", "")
+        if not id:
             raise StoreError(f"line {number} of {name} is damaged; remove the file, and its sources are tried again")
         if code == _FORGOTTEN:
             found.pop(id, None)
         else:
             found[id] = Skip(code, why)
     return found
+
+
+def _split(line: bytes) -> tuple[str, str, str] | None:
+    """Return id, reason and sentence of a line; None where it is damaged. A line without a sum has no sentence."""
+    sum = _SUM.search(line)
+    text = line[: sum.start()] if sum else line
+    id, code, why = (*text.decode("utf-8", "replace").split(",", 2), "", "")[:3]
+    sound = is_id(id) and is_code(code) and (int(sum[1], 16) == zlib.crc32(text) if sum else text.count(b",") == 1)
+    return (id, code, why) if sound else None
 
 
 def _one_line(text: str) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -55,14 +55,15 @@ class Store:
     recordings : sorted by id, so their order does not depend on the number of writers.
     """
 
-    def __init__(self, folder: Path | str, *, max_open: int = 128) -> None:
+    def __init__(self, folder: Path | str, *, max_open: int = 128, without: Collection[str] = ()) -> None:
+        """``without`` leaves shards out, which ``verify`` found to be damaged."""
         self._folder = Path(folder).absolute()
         self.info = read_info(self._folder)
         self._max_open = max_open
         self._open: dict[int, _Descriptor] = {}
         found: dict[str, tuple[int, ShardLine, int]] = {}
         with disk_errors("read"):
-            self._shards = shard_names(self._folder)
+            self._shards = [name for name in shard_names(self._folder) if name not in without]
             shards = [read_shard(self._folder, name) for name in self._shards]
         for number, shard in enumerate(shards):
             sums_at = 0
@@ -172,6 +173,17 @@ class Store:
     def mark_checked(self, blocks: NDArray[np.int64]) -> None:
         """Remember that these blocks are sound."""
         self._blocks.mark(blocks)
+
+    @property
+    def sums(self) -> int:
+        """The number of blocks of samples that have a sum."""
+        places, first = self._blocks.places, self._blocks.first
+        return sum(first[number + 1] - first[number] for number, place in enumerate(places) if place.crc)
+
+    @property
+    def without_sums(self) -> int:
+        """The number of recordings whose blocks have no sums, as in stores of formats 1 and 2."""
+        return sum(not place.crc for place in self._blocks.places)
 
     def forget_checks(self) -> None:
         """Let every block be checked again when it is read next, as in a new process."""

@@ -101,13 +101,13 @@ def read_info(folder: Path) -> StoreInfo:
         if (name := _hidden(values)) is not None:
             raise StoreError(f"{name!r} in {NAME} holds a control character, which prepare never writes; prepare anew")
         if version in _READ:
-            if (version >= _SUMS_SINCE or "sha256" in values) and values.pop("sha256") != _sum(values):
-                raise ValueError
+            if version >= _SUMS_SINCE or "sha256" in values:
+                values = without_sum(values)
             fields = str(values["dataset"]), dict(values["settings"]), values["key_check"], int(version)
             return StoreInfo(*fields, values.get("transforms"))
     except StoreError:
         raise
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
     raise StoreError(
         f"the store has format {shown(version)}, this version reads {', '.join(map(str, _READ))}; use the version "
@@ -140,19 +140,27 @@ def _publish(folder: Path, info: StoreInfo) -> None:
         draft.unlink(missing_ok=True)
 
 
-def has_own_form(folder: Path) -> bool:
-    """Return whether store.json has exactly the bytes that we write for its fields; call ``read_info`` before."""
-    data = (folder / NAME).read_bytes()
+def has_own_form(path: Path) -> bool:
+    """Return whether a file has exactly the bytes that ``to_text`` gives for its fields, which were read before."""
+    data = path.read_bytes()
     fields = parse_json(data)
     fields.pop("sha256", None)
     return to_text(fields).encode() == data
 
 
 def to_text(fields: dict[str, Any]) -> str:
-    """Return store.json with these fields and, since format 3, their sum."""
-    if fields["format"] >= _SUMS_SINCE:
+    """Return a JSON file of a store with these fields and, since format 3, their sum."""
+    if fields.get("format", _SUMS_SINCE) >= _SUMS_SINCE:
         fields = {**fields, "sha256": _sum(fields)}
     return json.dumps(fields, indent=2, sort_keys=True) + "\n"
+
+
+def without_sum(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a JSON file without their sum, which must be right; a ValueError or KeyError otherwise."""
+    fields = {name: value for name, value in values.items() if name != "sha256"}
+    if values["sha256"] != _sum(fields):
+        raise ValueError("the sum is wrong")
+    return fields
 
 
 def _sum(fields: Mapping[str, Any]) -> str:
