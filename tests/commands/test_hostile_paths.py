@@ -17,6 +17,7 @@ LONG = "n" * 300
 # The command, with @ for the path. What else it names exists, so nothing but the path is wrong.
 INPUTS = {
     "info": ["info", "@"],
+    "verify": ["verify", "@"],
     "prepare": ["prepare", "folder", "@", "--out", "new"],
     "prepare bids": ["prepare", "bids", "@", "--out", "new"],
     "prepare openeeg": ["prepare", "openeeg", "@", "--out", "new"],
