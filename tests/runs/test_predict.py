@@ -102,9 +102,12 @@ def test_windows_and_outputs_are_those_of_a_store(tmp_path, stride, config):
     ids = electrode_ids(model.training_record.electrode_windows, "drop")
     output = predict_windows(model, store, windows, ProcessGroup(), electrodes=ids)
     expected = torch.softmax(torch.from_numpy(output), 1).numpy()
-    reader = runs_predict.make_reader(model, stride=stride, handling=Handling(untrained="drop"))
-    assert reader.samples == windows.samples
     found = find_inputs([tmp_path / "files"], None)
+    handling, line = runs_predict.with_common_mains(Handling(untrained="drop"), found, model.config)
+    assert line is not None
+    assert line.startswith("mains 50 Hz: ")
+    reader = runs_predict.make_reader(model, stride=stride, handling=handling)
+    assert reader.samples == windows.samples
     assert sorted(one.id for one in found) == sorted(windows.facts.ids)  # the ids of prepare, by the same key
     for one in found:
         number = windows.facts.ids.index(one.id)

@@ -120,7 +120,8 @@ def test_the_reason_and_the_remedy_are_said(tmp_path, monkeypatch, capsys):
     assert "1 recording could not be read this time; run the same command again" in out
     rows = {row["reason"]: row for row in csv.DictReader((tmp_path / "store" / "skipped.csv").read_text().splitlines())}
     assert set(rows) == {"unit", "channels", "unreadable"}
-    assert "Nonsense" in rows["channels"]["why"]
+    assert rows["channels"]["why"] == "1 of 3 channel labels were not understood"  # the label stays with its file
+    assert rows["unit"]["why"].startswith("channel 'Fp1': ")
     assert "No such file" in rows["unreadable"]["why"]
     assert all(row["remedy"] == remedy_of(code) for code, row in rows.items())
     held = b"".join(path.read_bytes() for path in (tmp_path / "store").iterdir()).decode("latin-1") + out

@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import signal
 import threading
 import warnings
@@ -21,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.data.reading.formats import reader_code
 from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.data.storing.job import Job, store_one
@@ -44,6 +46,7 @@ class Outcome(NamedTuple):
 
 Pair = tuple[str, Item]
 CRASHED = "the process that read it died, also when it read nothing else: a fault in a library, or too little memory"
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
 _job: tuple[Job, str] | None = None
 _shard: tuple[ShardWriter, SkipLog] | None = None
 
@@ -173,16 +176,21 @@ def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> 
 def _reason(error: Exception) -> Skip:
     """Return why a recording is skipped; a fault of disk, network or memory is none of the file."""
     if isinstance(error, RecordingError):
-        return Skip(error.code, str(error))
+        return Skip(error.code, _public(str(error)))
     if isinstance(error, ChannelError):
-        return Skip("channels", str(error))
+        return Skip("channels", _public(str(error)).partition(": ")[0])  # labels follow; `info FILE` shows them
     passing = passing_fault(error)
     if passing is not None:
         return Skip(passing.code, str(passing))
     if isinstance(error, InputError):
-        return Skip("input", str(error))
+        return Skip("input", _public(str(error)))
     kind = type(error).__name__  # its text may quote the file
     return Skip("reader_oserror" if isinstance(error, OSError) else reader_code(error), f"the reader failed ({kind})")
+
+
+def _public(text: str) -> str:
+    """Return a sentence without the names that it quotes from a file, except electrodes: a store is passed on."""
+    return _QUOTED.sub(lambda found: found[0] if found[0][1:-1] in VOCABULARY else "...", text)
 
 
 def _pool(job: Job, name: str, workers: int) -> ProcessPoolExecutor:
