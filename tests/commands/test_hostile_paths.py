@@ -63,6 +63,8 @@ def place():
     edf(folder / "eeg" / "a.edf")
     (folder / "file").write_text("x")
     (folder / "loop").symlink_to("loop")
+    for end in ("", ".png", ".edf", ".npz"):
+        (folder / f"dangling{end}").symlink_to("nowhere")
     yield folder
     shutil.rmtree(folder)
 
@@ -94,6 +96,7 @@ def said(found, name, allowed):
 def test_a_path_that_leads_nowhere(run, name):
     template = {**INPUTS, **OUTPUTS}[name]
     bad = {"loop/x": "a link that leads back to itself", LONG: "longer than", f"{LONG}/x": "longer than"}
+    bad["dangling"] = "a link to something that does not exist"
     if name in INPUTS:
         bad["loop"] = "a link that leads back to itself"
     for path, words in bad.items():

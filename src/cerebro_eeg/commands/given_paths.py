@@ -73,6 +73,9 @@ def check_paths(given: Sequence[GivenPath], args: Sequence[str]) -> None:
         except OSError as error:
             if error.errno in _AT_ONCE:
                 raise InputError(f"{one.option} cannot be used: {_REASONS[error.errno]}") from None
+            if error.errno == errno.ENOENT and one.path.is_symlink():
+                line = "it is a link to something that does not exist; give what it should lead to"
+                raise InputError(f"{one.option} cannot be used: {line}") from None
 
 
 def blame(error: OSError, given: Sequence[GivenPath]) -> tuple[str, int]:
