@@ -90,6 +90,7 @@ def test_the_weights_of_a_stopped_pretraining_are_those_of_its_last_state(store,
     assert not path.exists()
     assert sorted(one.name for one in (tmp_path / "stopped").iterdir()) == [
         ".lock",
+        "SHA256SUMS",
         "metrics.jsonl",
         "run.json",
         "state.safetensors",
