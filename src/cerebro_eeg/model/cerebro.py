@@ -33,17 +33,6 @@ Task = Literal["classification", "regression"]
 Unit = Literal["uV", "mV", "V"]
 
 
-class Uncounted:
-    """Windows of a training that the record does not have yet, linked to those before.
-
-    ``torch.compile`` makes such a link at every call, outside of its graph and without looking at the links before. A
-    number instead of a chain would be a constant of the graph, and every call would compile it again.
-    """
-
-    def __init__(self, windows: int = 0, before: "Uncounted | None" = None) -> None:
-        self.windows, self.before = windows, before
-
-
 class Cerebro(hub.Shareable, nn.Module):
     """CEReBrO (Compact Encoder for Representations of Brain Oscillations) from Dimofte et al. (2025) [1]_.
 
@@ -151,7 +140,7 @@ class Cerebro(hub.Shareable, nn.Module):
         )  # raises for a wrong task, also where there are no outputs
         self.head = None if n_outputs is None else described
         self._record = Training()
-        self._uncounted = Uncounted()
+        self._compiled_windows = torch.zeros((), dtype=torch.int64)
         self.load_report: LoadReport | None = None
         self.frozen = False
         self.rate: inputs.Rate = rate
@@ -369,10 +358,11 @@ class Cerebro(hub.Shareable, nn.Module):
 
     @training_record.setter
     def training_record(self, record: Training) -> None:
-        self._record, self._uncounted = record, Uncounted()
+        self._count()
+        self._record = record
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, with all windows counted: a long chain cannot be copied."""
+        """Return the state for copies and pickles, with all windows counted."""
         self._count()
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         return state
@@ -504,20 +494,33 @@ class Cerebro(hub.Shareable, nn.Module):
             raise InputError(f"a {type(x).__name__} was given; pass a torch tensor or a Batch, or give arrays to embed")
         montage = self._montage()
         batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
-        if self.training and torch.is_grad_enabled() and not self.frozen and not torch.compiler.is_exporting():
-            self._uncounted = Uncounted(len(x), self._uncounted)
-            self._count()
+        if self.training and torch.is_grad_enabled() and not self.frozen and not _is_exporting():
+            if (
+                torch.compiler.is_compiling()
+            ):  # a number would be a constant of the graph: every call would compile anew
+                self._compiled_windows.add_(len(x))
+            else:
+                self._record_windows(len(x))
         return batch
 
+    def _record_windows(self, windows: int) -> None:
+        used = {e for c in self._montage().channels for e in (c.anode, c.cathode) if e is not None}
+        self._record = self._record.plus(windows, used)
+
     def _count(self) -> None:
-        """Add windows to the record, unless torch compiles this. All of them had the present channels."""
-        windows, link = 0, None if torch.compiler.is_compiling() else self._uncounted
-        while link is not None:
-            windows, link = windows + link.windows, link.before
-        if windows:
-            self._uncounted = Uncounted()
-            used = {e for c in self._montage().channels for e in (c.anode, c.cathode) if e is not None}
-            self._record = self._record.plus(windows, used)
+        """Add windows of compiled calls to the record, unless torch compiles this. All had the present channels."""
+        if torch.compiler.is_compiling() or self._compiled_windows.is_meta:
+            return
+        if windows := int(self._compiled_windows):
+            self._compiled_windows.zero_()
+            self._record_windows(windows)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move the model, as all ways of torch to do so end here, with its counter of compiled windows."""
+        self._count()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._compiled_windows = torch.zeros((), dtype=torch.int64, device=self.encoder.positions.device)
+        return self
 
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:
         """Check shape and values of windows, and return the channels that matched.
@@ -545,6 +548,11 @@ class Cerebro(hub.Shareable, nn.Module):
         if self.rate == "resample" and not inputs.same_rate(rate, self.config.signal.sfreq):
             x_BCT = inputs.resample(x_BCT, rate, self.config.signal.sfreq)
         return Batch.dense(x_BCT, torch.tensor(montage.ids, device=like.device), scale_B)
+
+
+def _is_exporting() -> bool:
+    """Return whether ``torch.export`` runs this. Torch 2.11 says that it exports while it compiles, too."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def _scale(scale: Tensor | float | None, x_BCT: Tensor) -> Tensor | None:
