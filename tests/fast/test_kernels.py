@@ -361,7 +361,10 @@ def test_parts_of_the_tokens_hold_every_row_once():
             assert parts <= max(1, most)
 
 
-@pytest.mark.parametrize(("width", "hidden"), [(64, 256), (192, 768), (256, 1024), (576, 2304), (768, 3072)])
+SIZES = [(192, 768), *(pytest.param(n, 4 * n, marks=pytest.mark.soak) for n in (64, 256, 576, 768))]
+
+
+@pytest.mark.parametrize(("width", "hidden"), SIZES)
 def test_the_kernels_in_gluon_compile_for_hopper(width, hidden, tmp_path, monkeypatch):
     """Without a GPU: shared memory suffices, and next to no register is spilled to memory."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

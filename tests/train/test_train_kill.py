@@ -275,6 +275,7 @@ def check(tmp_path, kills):
         assert outcome(whole["out"]) == outcome(cut["out"])
 
 
+@pytest.mark.soak
 def test_kills_change_nothing(tmp_path):
     """Each of the six ways once in a pre-training and once in a fine-tuning, and one more."""
     check(tmp_path, 14)

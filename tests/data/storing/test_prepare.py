@@ -498,6 +498,7 @@ def kill_main(pack, folder, seed):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.soak
 def test_killed_at_random_moments(tmp_path):
     pack = tmp_path / "pack"
     rows = ["record,file,subject"]
