@@ -419,7 +419,6 @@ def test_blocks_without_modules(mode, counts, bias, cast, fused, monkeypatch):
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")
-@pytest.mark.soak
 def test_an_mlp_in_two_halves(monkeypatch):
     """The second half may be smaller. The constant HALVED decides from how many bytes on there are two halves."""
     model, x, layout = encoder_case((13, 18), tokens=10)
@@ -486,7 +485,6 @@ def test_a_stack_that_is_touched_anywhere_runs_as_modules_everywhere(way, monkey
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")
-@pytest.mark.soak
 def test_blocks_without_modules_need_five_times_their_tokens(monkeypatch):
     """They are x, y, q, k and v, or x, y and half of the hidden layer. Tokens given with ``own`` are overwritten."""
     model, x, layout = encoder_case((13, 13), tokens=10, mlp_ratio=4.0)

@@ -60,7 +60,6 @@ def test_a_copy_keeps_a_replaced_method():
     assert torch.equal(encoder(batch([3, 3])).x_RND, 2 * expected)
 
 
-@pytest.mark.soak
 def test_every_variant_is_compiled():
     """Uniform and ragged windows, trained on and validated on, as in a run on mixed montages."""
     encoder = randomized(Encoder(small(depth=4)))
