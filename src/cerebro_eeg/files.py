@@ -55,6 +55,21 @@ def write_text(path: Path, text: str, *, summed: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_once(path: Path, text: str) -> None:
+    """Write a UTF-8 text file unless it is there: of several processes that do so at once, the first one wins."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    write_text(draft, text)
+    try:
+        os.link(draft, path)  # fails where the name exists; a rename would replace it
+    except FileExistsError:
+        pass
+    except OSError:  # no hard links on this file system
+        if not path.exists():
+            write_text(path, text)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def remove(path: Path) -> None:
     """Delete a file, if it is there, and take it off the list of sums before."""
     if _has_sums(path.parent):

@@ -1,9 +1,8 @@
 """A disk, a network or memory that fails while a recording is read is no fault of the file, in every format."""
 
-import builtins
 import errno
-import io
 import os
+import sys
 
 import mne
 import numpy as np
@@ -14,6 +13,7 @@ from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.passing_faults import passing_fault
 from cerebro_eeg.errors import PassingFault, RecordingError
 from edf_files import File, Wave
+from failing_files import FailingFiles
 
 LABELS = ["Fp1", "C3", "O2"]
 FAULTS = [
@@ -57,25 +57,6 @@ def written(folder, format):
     return path
 
 
-class FailingFiles:
-    """Lets the first files be opened, and raises an error for every later one in the folder."""
-
-    def __init__(self, patch, folder):
-        self.folder, self.opened, self.good, self.error = os.fspath(folder), 0, None, None
-        for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
-            patch.setattr(module, name, self.wrap(getattr(module, name)))
-
-    def wrap(self, function):
-        def call(file, *args, **kwargs):
-            if not isinstance(file, int) and os.fspath(file).startswith(self.folder):
-                self.opened += 1
-                if self.good is not None and self.opened > self.good:
-                    raise self.error
-            return function(file, *args, **kwargs)
-
-        return call
-
-
 @pytest.mark.parametrize("format", ["edf", "fif", "fif.gz", "epochs", "vhdr", "set", "fdt", "gdf", "lay", "csv"])
 def test_a_passing_fault_at_any_place_is_never_a_fault_of_the_file(tmp_path, monkeypatch, format):
     path = written(tmp_path, format)
@@ -86,7 +67,7 @@ def test_a_passing_fault_at_any_place_is_never_a_fault_of_the_file(tmp_path, mon
     assert total
     for good in range(total):
         error = FAULTS[good % len(FAULTS)]
-        files.opened, files.good, files.error = 0, good, error
+        files.opened, files.places, files.error = 0, range(good, sys.maxsize), error
         with pytest.raises(RecordingError) as caught:
             open_recording(path).read(0, recording.samples)
         assert isinstance(caught.value, PassingFault), (good, str(caught.value))
@@ -94,7 +75,7 @@ def test_a_passing_fault_at_any_place_is_never_a_fault_of_the_file(tmp_path, mon
         assert "then try again" in str(caught.value)
         assert str(tmp_path) not in str(caught.value)
     for error in FAULTS:
-        files.opened, files.good, files.error = 0, total - 1, error
+        files.opened, files.places, files.error = 0, range(total - 1, sys.maxsize), error
         with pytest.raises(PassingFault):
             open_recording(path).read(0, 1)
 

@@ -72,15 +72,20 @@ def test_all_recordings_get_what_most_show_whatever_a_single_one_shows(tmp_path)
 
 
 def test_subjects_that_plainly_differ_have_their_own(tmp_path):
-    """As in a corpus of several sites; who shows nothing gets what most have."""
+    """As in a corpus of several sites; who shows nothing, or both, gets what most have, in all recordings."""
     sites = [(f"a{n}", [FIFTY, NOTHING]) for n in range(6)] + [(f"b{n}", [SIXTY, NOTHING]) for n in range(4)]
     said: list[str] = []
-    prepare(recipe(items(*sites, ("c", [NOTHING, NOTHING]))), tmp_path / "store", say=said.append)
+    unsure = ("c", [NOTHING, NOTHING]), ("d", [FIFTY, SIXTY])
+    prepare(recipe(items(*sites, *unsure)), tmp_path / "store", say=said.append)
     by_subject: dict = {}
     for record in Store(tmp_path / "store").recordings:
         by_subject.setdefault(record.subject, set()).add(record.mains)
-    assert by_subject == {**{f"a{n}": {50.0} for n in range(6)}, **{f"b{n}": {60.0} for n in range(4)}, "c": {50.0}}
-    assert "mains differs by subject: 6 of 22 recordings looked at show 50 Hz, 4 show 60 Hz" in said[0]
+    assert by_subject == {
+        **{f"a{n}": {50.0} for n in range(6)},
+        **{f"b{n}": {60.0} for n in range(4)},
+        **{who: {50.0} for who in "cd"},
+    }
+    assert "mains differs by subject: 7 of 24 recordings looked at show 50 Hz, 5 show 60 Hz" in said[0]
 
 
 def test_without_subjects_recordings_that_differ_decide_for_themselves(tmp_path):

@@ -1,11 +1,8 @@
 """What is skipped is said in words with a remedy; faults of disk, network or memory pass and are tried again."""
 
-import builtins
 import csv
 import errno
-import io
 import json
-import os
 from functools import partial
 
 import pytest
@@ -23,30 +20,12 @@ from cerebro_eeg.data.storing.prepare import ENOUGH, prepare
 from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, SkipLog, read_reasons, read_skipped, write_skipped
 from cerebro_eeg.errors import InputError, StoreError
+from failing_files import FailingFiles
 from folder_files import edf, write
 from openeeg_files import write_pack
 from seed_files import write_seed
 
 FAULTS = (OSError(errno.EIO, "Input/output error"), FileNotFoundError(errno.ENOENT, "No such file"), MemoryError())
-
-
-class FailingFiles:
-    """Raises an error for one file of a folder that is opened, or for all from it on."""
-
-    def __init__(self, patch, folder):
-        self.folder, self.opened, self.places, self.error = os.fspath(folder), 0, range(0), None
-        for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
-            patch.setattr(module, name, self.wrap(getattr(module, name)))
-
-    def wrap(self, function):
-        def call(file, *args, **kwargs):
-            if not isinstance(file, int) and os.fspath(file).startswith(self.folder):
-                self.opened += 1
-                if self.opened - 1 in self.places:
-                    raise self.error
-            return function(file, *args, **kwargs)
-
-        return call
 
 
 def write_folder(top):

@@ -8,8 +8,6 @@ every worker, part and later run takes the same.
 
 import contextlib
 import hashlib
-import os
-import secrets
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +21,7 @@ from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.data.storing.store_info import to_text, without_sum
 from cerebro_eeg.errors import StoreError
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import parse_json, write_once
 from cerebro_eeg.progress import counted
 
 NAME = "mains.json"
@@ -45,7 +43,7 @@ class MainsChoice:
     votes: dict[str, int]
     """Recordings looked at, by what they show: "50", "60" or "none"."""
     mixed: bool = False
-    """Whether subjects differ; those without an entry in ``subjects`` are decided recording by recording."""
+    """Whether subjects differ. Recordings of nobody known, and of subjects who came later, are decided one by one."""
     subjects: dict[str, float] = field(default_factory=dict)
 
     def of(self, subject: str | None, opened: Recording) -> float:
@@ -116,7 +114,7 @@ def find_table(folder: Path, items: Mapping[str, Item], policy: ChannelPolicy, l
     if not any(choice.votes for choice in made.sets.values()):
         return made  # nothing could be read, perhaps for a reason that passes: the next run decides
     with disk_errors():
-        _publish(folder, made)
+        write_once(folder / NAME, to_text(asdict(made)))  # a faster process may have decided for all
     return read_table(folder) or made
 
 
@@ -205,7 +203,7 @@ def _outcome(voters: Mapping[str, Sequence[Vote]]) -> MainsChoice:
     torn = sum(len(set(cast) - {None}) > 1 for cast in decided)
     if torn > _TORN * len(decided):
         return MainsChoice(common, shown)
-    own = {who: line for who, cast in voters.items() if who[0] != "\0" and (line := _majority(cast)) is not None}
+    own = {who: _majority(cast) or common for who, cast in voters.items() if who[0] != "\0"}
     return MainsChoice(common, shown, True, dict(sorted(own.items())))
 
 
@@ -232,19 +230,3 @@ def _spread(items: Mapping[str, Item]) -> list[tuple[str, int]]:
         groups[_voter(id, items[id])].append(id)
     turns = [(number, id) for ids in groups.values() for number, id in enumerate(ids)]
     return [(id, number) for number, id in sorted(turns, key=lambda turn: turn[0])]
-
-
-def _publish(folder: Path, table: MainsTable) -> None:
-    """Put the decisions in place unless they are there: a faster process has decided for all."""
-    text = to_text(asdict(table))
-    draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
-    write_text(draft, text)
-    try:
-        os.link(draft, folder / NAME)  # fails where the name exists; a rename would replace it
-    except FileExistsError:
-        pass
-    except OSError:  # no hard links on this file system
-        if not (folder / NAME).exists():
-            write_text(folder / NAME, text)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -8,8 +8,6 @@ whether two stores have ids made with the same private key, and nothing about th
 
 import hashlib
 import json
-import os
-import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from typing import Any
 
 from cerebro_eeg.data.storing.shards import disk_errors
 from cerebro_eeg.errors import ConfigError, StoreError
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import parse_json, write_once
 from cerebro_eeg.terminal import has_controls
 
 FORMAT = 3
@@ -64,7 +62,7 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
     asked = StoreInfo(dataset, plain, key_check, transforms=_transforms())
     with disk_errors():
         if not (folder / NAME).exists():
-            _publish(folder, asked)
+            write_once(folder / NAME, to_text({"format": FORMAT, "transforms": asked.transforms, **_fields(asked)}))
     found = read_info(folder)
     differences = list(_differences("", _fields(found), _fields(asked)))
     if differences:
@@ -122,22 +120,6 @@ def _hidden(value: Any) -> str | None:
     if isinstance(value, list):
         return next((found for one in value if (found := _hidden(one)) is not None), None)
     return value if isinstance(value, str) and has_controls(value) else None
-
-
-def _publish(folder: Path, info: StoreInfo) -> None:
-    """Put store.json in place unless it is there, never over another one."""
-    text = to_text({"format": FORMAT, "transforms": info.transforms, **_fields(info)})
-    draft = folder / f".{NAME}.{secrets.token_hex(8)}.tmp"
-    write_text(draft, text)
-    try:
-        os.link(draft, folder / NAME)  # fails where the name exists; a rename would replace it
-    except FileExistsError:
-        pass
-    except OSError:  # no hard links on this file system
-        if not (folder / NAME).exists():
-            write_text(folder / NAME, text)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def has_own_form(path: Path) -> bool:
