@@ -3,7 +3,7 @@
 Arrays come to ``embed`` as they are. Only what is plain raises a doubt: a mains line in a third of the channels and
 windows, an offset or drift that dwarfs the EEG, or much energy above the low-pass. Data of a narrower band, such as 8
 to 30 Hz, is as quiet there as data of the expected band, so it raises none. The limits were set on prepared and on raw
-recordings of eight devices; prepared ones stay below half of each limit.
+recordings of the open-EEG pack, on which ``tests/model/test_preparation.py`` tries them.
 
 Legend: **B** windows, **C** channels, **T** samples, **F** frequencies.
 """
