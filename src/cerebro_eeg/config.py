@@ -265,6 +265,41 @@ class ObjectiveConfig:
         )
 
 
+ReadoutPart = Literal["mean", "moments", "channels", "covariance", "amplitude", "power", "tangent"]
+FIXED_PARTS = ("channels", "covariance", "amplitude", "power", "tangent")
+"""Parts of a read-out that need the same channels in every window."""
+
+
+@dataclass(frozen=True)
+class ReadoutConfig:
+    """What a head reads of a window; ``model/readouts.py`` explains the parts."""
+
+    parts: tuple[ReadoutPart, ...] = ("mean",)
+    """Parts whose features stand side by side."""
+    channels: tuple[str, ...] = ()
+    """Channels, in order, of the parts that need the same ones in every window."""
+    bands: tuple[float, ...] = (1.0, 4.0, 8.0, 13.0, 20.0, 30.0, 45.0)
+    """Edges of the frequency bands in Hz."""
+    shrinkage: float = 0.05
+    """Share of the mean variance that replaces a covariance before its logarithm."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        require(bool(self.parts) and len(set(self.parts)) == len(self.parts), "parts must be given, each once")
+        fixed = [part for part in self.parts if part in FIXED_PARTS]
+        require(
+            not fixed or bool(self.channels),
+            f"the part {', '.join(fixed)} needs the channels that every window has; give channels",
+        )
+        require(len(set(self.channels)) == len(self.channels), "a channel is given twice; give each once")
+        rising = all(low < high for low, high in zip(self.bands, self.bands[1:], strict=False))
+        require(
+            len(self.bands) >= 2 and self.bands[0] >= 0 and rising,
+            f"bands are {self.bands}; expected at least two rising edges in Hz",
+        )
+        require(0 < self.shrinkage < 1, f"shrinkage is {self.shrinkage}; it must lie between 0 and 1")
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """The linear layer on the pooled tokens: its outputs and what they mean."""
