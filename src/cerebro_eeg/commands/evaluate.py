@@ -19,6 +19,7 @@ def evaluate(
     events: bool = False,
     untrained: Literal["error", "nearest", "drop", "as_is"] | None = None,
     resamples: int = 1000,
+    rivals: bool = True,
     device: str = "auto",
     threads: int | None = None,
 ) -> EvaluateResult:
@@ -41,6 +42,8 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
+        rivals: Score simple features (band power, filter-bank covariance, both) with a linear model on the same test
+            windows, with the paired difference over subjects and a sentence on who wins.
         device: auto, cpu, cuda, cuda:1 or mps.
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
@@ -63,6 +66,7 @@ def evaluate(
         events=events,
         untrained=untrained,
         resamples=resamples,
+        rivals=rivals,
         say=progress.say,
     )
     if split == "test":

@@ -23,6 +23,7 @@ from cerebro_eeg.runs.packages import no_events, require_packages
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, data_before, seen_before
 from cerebro_eeg.runs.results import EvaluateResult
+from cerebro_eeg.runs.rivals import compare_with_rivals, read_rivals
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -85,9 +86,13 @@ def evaluate(
     events: bool = False,
     untrained: Untrained | None = None,
     resamples: int = 1000,
+    rivals: bool = True,
     say: Say = lambda line: None,
 ) -> EvaluateResult:
-    """Score every training of a fine-tuning run; the test split only once, unless ``again``."""
+    """Score every training of a fine-tuning run; the test split only once, unless ``again``.
+
+    With ``rivals`` simple features with a linear model are scored on the same test windows, once as well.
+    """
     require_packages("sklearn", *(["timescoring"] if events else []), why="evaluate --events" if events else "evaluate")
     folder = RunFolder(run)
     settings = _read_settings(folder)
@@ -124,6 +129,7 @@ def evaluate(
                 tuple(found["trainings"]),
                 (*notes, *dict.fromkeys(why for one in found["trainings"] if (why := one.get("events_left_out")))),
                 seen.to_dict(),
+                _beside_rivals(scorer, run, settings, trainings) if rivals and split == "test" else None,
             )
 
         if split == "validation":
@@ -147,6 +153,34 @@ def evaluate(
         write_record(run, ScoreRecord(scorings, first, last))
         of_first = of_seeds(first, seeds)
         return result(last if again else of_first, scorings, True, of_first if scorings > 1 else None)
+
+
+def _beside_rivals(
+    scorer: Scorer, run: Path, settings: Mapping[str, Any], trainings: Sequence[TrainedModel]
+) -> list[dict[str, Any]] | None:
+    """Return how the first predictions stand beside the rivals; None if a training has none."""
+    if (kept := read_rivals(run)) is not None:
+        return kept
+    by_fold: dict[str, list[Predictions]] = {}
+    for training in trainings:
+        if not (training.folder.path / "test.npz").exists():  # an earlier release, or the file was deleted
+            return None
+        by_fold.setdefault(training.fold, []).append(Predictions.load(training.folder.path / "test.npz"))
+    splits = list(find_splits(scorer.store, _task_of(settings), settings["choices"]["folds"]))
+    return compare_with_rivals(
+        run,
+        scorer.store,
+        splits,
+        by_fold,
+        scorer.processes,
+        balanced=settings["choices"]["balanced"],
+        resamples=scorer.resamples,
+        say=scorer.say,
+    )
+
+
+def _task_of(settings: Mapping[str, Any]) -> LabelledTask:
+    return LabelledTask(**{**settings["task"], "names": tuple(settings["task"]["names"])})
 
 
 def _read_settings(folder: RunFolder) -> dict[str, Any]:
@@ -186,7 +220,7 @@ def _find_trainings(
     The weights of a training that was stopped are those of its last state, and a note says so. The stack keeps their
     temporary file.
     """
-    task = LabelledTask(**{**settings["task"], "names": tuple(settings["task"]["names"])})
+    task = _task_of(settings)
     splits, seeds = list(find_splits(store, task, settings["choices"]["folds"])), seeds_that_differ(settings)
     folders = [RunFolder(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
     missing = [one.path.relative_to(run).as_posix() for one in folders if not one.model.exists()]

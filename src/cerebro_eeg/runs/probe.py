@@ -1,7 +1,7 @@
 """The linear probe: scikit-learn fits a linear model on the pooled features of a frozen encoder."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +59,20 @@ def fit_probe(
     validation_BD: NDArray[np.float32] | None,
     *,
     balanced: bool = False,
+    blocks: Sequence[int] = (),
 ) -> Probe:
     """Fit logistic or ridge regression on standardised features; validation chooses the strength.
 
-    The standardisation is folded into weights and bias, so the head takes features as the encoder returns them.
+    The standardisation is folded into weights and bias, so the head takes features as the encoder returns them. With
+    several ``blocks`` of so many features, the features of each block have the same variance together.
     """
     from cerebro_eeg.runs.store_predictions import to_predictions
     from cerebro_eeg.scores.predictions import headline
 
     mean_D, std_D = features_BD.mean(0, dtype=np.float64), features_BD.std(0, dtype=np.float64)
     std_D = np.where(std_D > 1e-12, std_D, 1.0)
+    if len(blocks) > 1:
+        std_D = std_D * np.sqrt(np.repeat(blocks, blocks) / np.mean(blocks))
     scaled_BD = (features_BD - mean_D) / std_D
     tried: dict[float, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     scores: dict[float, float] = {}

@@ -139,6 +139,8 @@ class EvaluateResult:
     notes: tuple[str, ...]
     seen: Mapping[str, Any] | None = None
     """Whether the weights had learned from the tested subjects before their fine-tuning (``SeenBefore``)."""
+    rivals: Sequence[Mapping[str, Any]] | None = None
+    """How simple features with a linear model do on the same test windows; None if they were not asked for."""
 
     def to_dict(self) -> dict[str, object]:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
@@ -169,6 +171,10 @@ class EvaluateResult:
         if "events" in self.summary:
             lines += ["", event_words(self.trainings)]
             lines += _score_lines("over all recordings", self.summary["events"], chance=False)
+        if self.rivals is not None:
+            from cerebro_eeg.runs.rivals import rival_lines
+
+            lines += rival_lines(self.rivals)
         lines += [f"note: {note}" for note in (*self.summary["notes"], *self.notes)]
         if self.split == "test":
             lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
