@@ -204,3 +204,26 @@ def test_a_run_goes_on_with_other_processes_and_strategies(stores, tmp_path):
     for key, value in wanted.items():
         if not key.endswith("qkv.bias"):
             assert (found[key] - value).norm() <= 1e-9 * value.norm(), key
+
+
+def test_adapters_and_the_recipe_for_few_subjects_learn_the_same_in_two_processes(stores, tmp_path):
+    """Each process has a plain copy for validation, and all must choose the same step."""
+    start, precision = tmp_path / "start", {"precision": "fp64"}
+    run_jobs([pretrain_job(stores[:1], start, engine=precision)])
+
+    def jobs(kind):
+        more = {"verb": "finetune", "start": str(start), "engine": precision}
+        return [
+            pretrain_job(stores[:1], tmp_path / f"{kind}-lora", choices={"task": "alpha", "lora": 4}, **more),
+            pretrain_job(
+                stores[:1], tmp_path / f"{kind}-few", steps=40, choices={"task": "level", "few": True}, **more
+            ),
+        ]
+
+    assert run_jobs(jobs("one")) == run_jobs(jobs("two"), 2) == [{}, {}]
+    for name in ("lora", "few"):
+        one, two = (tmp_path / f"{kind}-{name}" / "seed-0" for kind in ("one", "two"))
+        assert losses(two) == pytest.approx(losses(one), rel=1e-6)
+        found, wanted = (json.loads((path / "finished.json").read_text()) for path in (two, one))
+        assert (found["chosen"], found["validation"]) == (wanted["chosen"], pytest.approx(wanted["validation"]))
+        assert all(torch.allclose(weights(two)[key], value, atol=1e-6) for key, value in weights(one).items())

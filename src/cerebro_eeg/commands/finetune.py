@@ -22,6 +22,8 @@ def finetune(
     preset: str | None = None,
     config: Path | None = None,
     freeze: bool = False,
+    lora: int | None = None,
+    few: bool = False,
     solver: Literal["exact", "adamw"] = "exact",
     seeds: int = 1,
     seed: int = 0,
@@ -50,6 +52,7 @@ def finetune(
     Try, for example:
       cerebro-eeg finetune my-store --task eyes --from my-run --out eyes --seeds 5
       cerebro-eeg finetune my-store --task eyes --from my-run --freeze --out eyes-probe
+      cerebro-eeg finetune my-store --task eyes --from my-run --few --out eyes-few
       cerebro-eeg finetune my-store --task eyes --from none --preset tiny --out eyes-scratch
 
     Args:
@@ -61,6 +64,10 @@ def finetune(
             small.
         config: A JSON file that changes fields of the preset: {"model": {...}, "finetune": {...}}.
         freeze: Linear probing: the encoder stays as it is.
+        lora: Train the head and low-rank adapters of this rank in all blocks, and keep all other weights; what is saved
+            has them merged and is a checkpoint like any other.
+        few: For few labelled subjects: the exact probe's head first, then adapters (of rank 8, or --lora) for 200 steps
+            (or --steps) at a rate of 1e-4 (or --lr). Validation chooses among averaged weights and the probe itself.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
         seeds: How many trainings, each with a seed of its own, from --seed on. The exact probe of given weights draws
             nothing at random and is trained once.
@@ -69,26 +76,31 @@ def finetune(
         balanced: Weigh classes so that all weigh the same.
         epochs: Epochs to train, if validation does not stop it before.
         steps: Steps to train, instead of epochs.
-        patience: Epochs without a better validation score after which training stops.
+        patience: Epochs without a better validation score after which training stops; with --few, periods of 20 steps.
         batch_size: Windows of a step, over all processes.
         lr: Learning rate after the warm-up.
         seconds: Length of a window; otherwise the task's.
         stride: Seconds from window to window; otherwise the task's.
         labels: How a window is labelled by the intervals that it lies in; otherwise the task's way.
         rate: What to do with a store of another rate than the model's.
-        untrained: With --freeze: what to do with electrodes that the weights never saw.
+        untrained: With --freeze, --lora or --few: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
     from cerebro_eeg.report.finetune import report_finetune
+    from cerebro_eeg.runs import few_subjects
     from cerebro_eeg.runs import finetune as runs
     from cerebro_eeg.runs.snapshot import model_of
 
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
-    if untrained != "error" and not freeze:
-        raise ConfigError("--untrained is for --freeze; full fine-tuning trains the rows of new electrodes")
+    if untrained != "error" and not (freeze or few or lora is not None):
+        raise ConfigError(
+            "--untrained is for --freeze, --lora and --few; full fine-tuning trains the rows of new electrodes"
+        )
+    if few and epochs is not None:
+        raise ConfigError("--few counts steps and not epochs; say --steps")
     if seeds < 1 or seed < 0:
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
     start = None if from_ == "none" else Path(from_)
@@ -100,6 +112,9 @@ def finetune(
         "finetune.batch_size": batch_size,
         "finetune.peak_lr": lr,
     }
+    if few:
+        taken = changed_fields(config, flags, set)
+        flags |= {name: value for name, value in few_subjects.HYPERPARAMETERS.items() if name not in taken}
     chosen = choose(preset, config, flags, set)
     options = runs.FinetuneOptions(
         task=task,
@@ -116,6 +131,8 @@ def finetune(
         paper=paper,
         rate=rate,
         untrained="as_is" if freeze and from_ == "none" else untrained,
+        lora=lora,
+        few=few or None,
     )
     progress, began = Progress(), time.monotonic()
     say_first(progress, [line, no_report()])

@@ -106,6 +106,8 @@ def _summary(settings: Mapping[str, Any], count: int) -> str:
     how = "new weights"
     if settings["from"] is not None:
         how = "frozen, pre-trained weights (linear probe)" if choices["freeze"] else "pre-trained weights"
+        if choices.get("lora") is not None:  # older releases had no adapters
+            how += f" with adapters of rank {choices['lora']}{', after their probe' if choices.get('few') else ''}"
     folds = f" in each of {choices['folds']} folds" if choices["folds"] else ""
     seeds = counted(len(seeds_that_differ(settings)), "seed")
     return (

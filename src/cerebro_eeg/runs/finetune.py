@@ -32,6 +32,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs import few_subjects
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
@@ -100,6 +101,9 @@ class FinetuneOptions:
     paper: bool = False
     rate: Literal["error", "as_is"] = "error"
     untrained: Untrained = "error"
+    lora: int | None = None
+    few: bool | None = None
+    """True or None and never False, so that runs of older releases, which lack it, can be resumed."""
 
 
 def finetune(
@@ -115,12 +119,14 @@ def finetune(
 ) -> FinetuneResult:
     """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
     began, folder = time.monotonic(), RunFolder(out)
+    options = few_subjects.settle(options, start, engine)
     require_packages("sklearn", why="finetune")
     with contextlib.ExitStack() as stack:
         processes, say, tell = stack.enter_context(training_processes(folder, engine, say, tell))
         store = Store(store_folder)
         task = read_task(store, options.task, options.seconds, options.stride, options.labels)
         splits = list(find_splits(store, task, options.folds))
+        few_subjects.check_splits(options, splits)
         weights = None if start is None else stack.enter_context(usable_weights(start, say))
         shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights)
         settings, seen = shared.settings(splits), _seen(weights, shared.hash, splits)
@@ -221,10 +227,10 @@ def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say
     one = _OneTraining(model, split, folder, _choose_electrodes(shared, model, split, say), seed)
     if shared.options.freeze and shared.options.solver == "exact":
         _train_probe(shared, one, say)
-        steps = 0
+        steps, chosen = 0, None
     else:
-        steps = _train_by_steps(shared, one, say, tell)
-    return _finish(shared, one, steps)
+        steps, chosen = _train_by_steps(shared, one, say, tell)
+    return _finish(shared, one, steps, chosen)
 
 
 def _make_model(shared: _Shared, seed: int, split: Split) -> Cerebro:
@@ -258,13 +264,13 @@ def _make_model(shared: _Shared, seed: int, split: Split) -> Cerebro:
 def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) -> Electrodes | None:
     """Return how channels are read: a frozen encoder needs a policy for electrodes that were never trained.
 
-    Full fine-tuning trains their rows and needs none.
+    Full fine-tuning trains their rows and needs none. Adapters leave the rows as they are.
     """
     if shared.start is None:
         return None
     parts = [part for part in (split.train, split.validation) if part is not None]
     trained = model.training_record.electrode_windows
-    if shared.options.freeze:
+    if shared.options.freeze or shared.options.lora is not None:
         return electrodes_of(parts, trained, shared.options.untrained)
     if new := untrained_electrodes(parts, trained):
         listed = ", ".join(new[:8]) + (" ..." if len(new) > 8 else "")
@@ -275,7 +281,7 @@ def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) 
 def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> None:
     """Fit the head with scikit-learn on frozen features, and write it into the model."""
     processes, model, split, folder = shared.processes, one.model, one.split, one.folder
-    if processes.first:
+    if processes.first and not shared.options.few:  # the steps that follow have begun the folder
         begin_folder(folder, "probe", {"seed": one.seed, "fold": split.name}, {"processes": processes.size}, say)
     model.to(processes.device)
     kept = {
@@ -304,16 +310,21 @@ def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> None:
         write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
 
 
-def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) -> int:
-    """Train by gradient steps, leave the best weights on validation in the model, and return the number of steps."""
+def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) -> tuple[int, int | None]:
+    """Train by gradient steps, and leave the best weights on validation in the model.
+
+    Returns the number of steps and the step of the best weights, which is None without validation.
+    """
     options, engine, processes, store = shared.options, shared.engine, shared.processes, shared.store
-    model, split, folder, seed = one.model, one.split, one.folder, one.seed
+    split, folder, seed = one.split, one.folder, one.seed
+    model = few_subjects.learner_of(one.model, options, seed)  # one.model itself, unless it gets adapters
     config, table, windows = model.config, shared.preset.finetune, split.train
     batch = fit_batch(table.batch_size, len(windows), options.paper, say)
     order = Order(seed, [len(windows)], batch)
     length = plan_length(
         order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, options.steps
     )
+    length = few_subjects.checked_often(length) if options.few else length
     arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
     if split.validation is None:
@@ -327,7 +338,10 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         if options.freeze:  # a frozen encoder learns no electrode
             return before
         sources, task = [(store, windows)], shared.task.task
-        return training_record(before, progress.notes, sources, [shared.hash], progress.step, task)
+        found = training_record(before, progress.notes, sources, [shared.hash], progress.step, task)
+        if options.lora is not None:  # adapters do not train the rows of electrodes
+            found = dataclasses.replace(found, electrode_windows=before.electrode_windows)
+        return found
 
     def about(progress: RunProgress) -> dict[str, Any]:
         header = dataclasses.replace(model.header, training=record(progress))
@@ -341,30 +355,45 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
         plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
+        few_subjects.move_like(one.model, model)
         with training_steps(run, folder, engine, batch, tell) as (steps, log):
+            if options.few and run.progress.step == 0:
+                _train_probe(shared, one, say)
+                few_subjects.begin_with_head(model, one.model)
+                metric, score = _validate(shared, one, run, 0)
+                log.write(0, epoch=0, **{f"validation_{metric}": score})
             for step in steps:
+                few_subjects.update_average(model)
                 if split.validation is not None and length.ends_epoch(step.step):
                     epoch = -(-step.step // length.epoch)
                     metric, score = _validate(shared, one, run, epoch)
-                    log.write(step.step, epoch=epoch, **{f"validation_{metric}": score})
+                    passed = -(-step.step // order.steps(1))  # another number than the epoch only with --few
+                    log.write(step.step, epoch=passed, **{f"validation_{metric}": score})
                     if epoch - run.progress.notes["best_epoch"] >= options.patience:
                         run.progress.notes["finished"] = True
     notes = run.progress.notes
+    if model is not one.model:
+        few_subjects.fill_plain(one.model, model)
+        model = one.model
     model.training_record = record(run.progress)
     tensors = gathered(model)
     if processes.first and "best" in notes:
         tensors = checkpoint.read(_best_weights(folder, notes["best_step"]))[1]
     for name, value in resharded(model).state_dict().items():
         copy_into(processes.broadcast(tensors[name].to(processes.device)), value)
-    return run.progress.step
+    return run.progress.step, notes.get("best_step")
 
 
 def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: int) -> tuple[str, float]:
     """Score the validation windows, keep the weights if they are the best so far, and return metric and score."""
     validation, folder, step = one.split.validation, one.folder, run.progress.step
     assert validation is not None
+    scored, precision = run.wrapped, run.precision
+    if run.module is not one.model:  # adapters: what is scored is the plain model that would be saved, as it is then
+        few_subjects.fill_plain(one.model, run.module)
+        scored, precision = one.model, "fp32"
     output = predict_windows(
-        run.wrapped, shared.store, validation, shared.processes, electrodes=one.electrodes, precision=run.precision
+        scored, shared.store, validation, shared.processes, electrodes=one.electrodes, precision=precision
     )
     metric, score = headline(to_predictions(shared.store, validation, _unscaled(output, one.split)))
     notes = run.progress.notes
@@ -380,7 +409,7 @@ def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: 
     return metric, score
 
 
-def _finish(shared: _Shared, one: _OneTraining, steps: int) -> TrainedResult:
+def _finish(shared: _Shared, one: _OneTraining, steps: int, chosen: int | None) -> TrainedResult:
     """Predict validation, choose the threshold on it, write the weights, and then ``finished.json``."""
     model, split, folder = one.model, one.split, one.folder
     metric, score, threshold = "", None, None
@@ -398,11 +427,11 @@ def _finish(shared: _Shared, one: _OneTraining, steps: int) -> TrainedResult:
     tensors = _in_units(gathered(model), split)
     if shared.processes.first:
         checkpoint.save_tensors(folder.model, tensors, model.header)
-        result = {"steps": steps, "metric": metric, "validation": score, "threshold": threshold}
+        result = {"steps": steps, "metric": metric, "validation": score, "threshold": threshold, "chosen": chosen}
         write_text(folder.path / "finished.json", json.dumps(result) + "\n")
         _remove_unfinished(folder)
     shared.processes.barrier()
-    return TrainedResult(str(folder.path), split.name, one.seed, steps, metric, score, threshold)
+    return TrainedResult(str(folder.path), split.name, one.seed, steps, metric, score, threshold, chosen)
 
 
 def _remove_unfinished(folder: RunFolder) -> None:
@@ -420,7 +449,14 @@ def _read_finished(folder: RunFolder, fold: str, seed: int) -> TrainedResult:
     try:
         found = parse_json((folder.path / "finished.json").read_text(encoding="utf-8"))
         return TrainedResult(
-            str(folder.path), fold, seed, found["steps"], found["metric"], found["validation"], found["threshold"]
+            str(folder.path),
+            fold,
+            seed,
+            found["steps"],
+            found["metric"],
+            found["validation"],
+            found["threshold"],
+            found.get("chosen"),  # older releases did not write it
         )
     except (ValueError, KeyError) as error:
         raise ConfigError(f"finished.json of {folder.path} is damaged; delete that folder and run again") from error

@@ -69,6 +69,8 @@ class TrainedResult:
     validation: float | None
     """The best score on validation; None without validation windows."""
     threshold: float | None
+    chosen: int | None = None
+    """The step whose weights were the best on validation; 0 is the probe that --few begins with."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class FinetuneResult:
         for one in self.trained:
             score = "no validation data" if one.validation is None else f"validation {one.metric} {one.validation:.4f}"
             steps = f", {one.steps:,} steps" if one.steps else ""
+            steps += ", none better than the probe" if one.chosen == 0 else ""
             limit = "" if one.threshold is None else f", threshold {one.threshold:.3f}"
             lines.append(f"  {one.fold + ' ' if one.fold else ''}seed {one.seed}  {score}{limit}{steps}")
         scores = [one.validation for one in self.trained if one.validation is not None]

@@ -16,6 +16,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.checkpoint import Header
+from cerebro_eeg.runs.few_subjects import plain_tensors
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.train.state import read_weights
 
@@ -62,6 +63,7 @@ def _export(run: Path, path: Path) -> str:
             f"the run in {run} was begun by a release whose unfinished runs cannot be used; start the same command "
             "again that began it, and wait for one save"
         )
+    tensors = plain_tensors(tensors)
     if (scaling := about["scaling"]) is not None:
         weight, bias = tensors["final_layer.weight"], tensors["final_layer.bias"]
         mean_K, std_K = (torch.tensor(scaling[name], dtype=torch.float64) for name in ("mean", "std"))

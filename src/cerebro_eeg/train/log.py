@@ -30,7 +30,7 @@ class Log:
         if not first:
             return
         self._path = path = folder / "metrics.jsonl"
-        kept = [line for line in read_lines(path) if line["step"] <= step]
+        kept = [line for line in read_lines(path) if line["step"] <= step and step > 0]  # step 0 is made again
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept), summed=False)  # it grows until the end
         self._file = path.open("a", encoding="utf-8")
 
