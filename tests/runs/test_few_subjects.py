@@ -4,6 +4,7 @@ import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,17 +14,22 @@ from cerebro_eeg import Cerebro, MaskedCerebro
 from cerebro_eeg.cli import main
 from cerebro_eeg.commands import finetune as commands
 from cerebro_eeg.config import PRESETS
-from cerebro_eeg.errors import ChannelError, ConfigError
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import ChannelError
 from cerebro_eeg.model import checkpoint, lora
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.runs import evaluate, few_subjects, finetune, pretrain
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.predict import load_model
 from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
+from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.scores.predictions import Predictions, headline
 from cerebro_eeg.train import loop, state
 from cerebro_eeg.train.averaging import add_average, average_of, averaged
+from cerebro_eeg.train.distributed import process_group
 from cerebro_eeg.train.log import read_lines
+from predict_files import edf
 from train_stores import make_store
 from train_worker import preset
 
@@ -106,6 +112,26 @@ def test_what_is_saved_is_plain_and_answers_as_validation_saw_it(store, pretrain
     assert json.loads((Path(found.folder) / "finished.json").read_text())["chosen"] == found.chosen
 
 
+@pytest.mark.parametrize("flags", [["--lora", "2"], ["--few"]])
+def test_the_command_leaves_a_checkpoint_like_any_other(store, pretrained, tmp_path, flags, capsys):
+    """A new model from it answers as the one that was trained, and predict, embed and evaluate take it."""
+    run, record = str(tmp_path / "run"), str(edf(tmp_path / "a.edf", ("Fp1", "Cz", "O1")))
+    command = ["finetune", str(store), "--task", "alpha", "--from", str(pretrained), "--out", run, "--steps", "12"]
+    assert main([*command, *flags, "--lr", "3e-3", "--device", "cpu", "--readers", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["trained"][0]
+    assert 0 <= found["chosen"] <= found["steps"] <= 12  # patience may end it before
+    model = Cerebro.from_pretrained(found["folder"])
+    kept, opened = Predictions.load(Path(found["folder"]) / "validation.npz"), Store(store)
+    split = next(iter(find_splits(opened, read_task(opened, "alpha", None, None, None), None)))
+    with process_group("cpu") as processes:
+        output = predict_windows(model, opened, split.validation, processes)
+    assert np.allclose(to_predictions(opened, split.validation, output).output, kept.output, rtol=0, atol=1e-6)
+    assert main(["predict", run, record, "--out", str(tmp_path / "said")]) == 0
+    assert main(["embed", run, record, "--out", str(tmp_path / "features.npz")]) == 0
+    assert main(["evaluate", run, str(store), "--device", "cpu"]) == 0
+    assert main(["verify", run]) == 0
+
+
 def test_adapters_do_not_train_the_rows_of_electrodes(store, pretrained, tmp_path):
     """The record of the weights knows the new data and labels, but no electrode that was not trained before."""
     found = tune(store, tmp_path / "run", pretrained, lora=2, steps=3).trained[0]
@@ -150,6 +176,18 @@ def test_a_killed_run_ends_bitwise_equal(store, pretrained, tmp_path, way, preci
     ]
     assert logs[0] == logs[1]
     assert logs[0][0]["step"] == (0 if way == "few" else 1)
+
+
+def test_a_run_killed_before_its_first_save_begins_with_the_probe_again(store, pretrained, tmp_path):
+    whole = tune(store, tmp_path / "whole", pretrained, few=True, steps=3).trained[0]
+    with patch.object(loop, "_step", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        tune(store, tmp_path / "cut", pretrained, few=True, steps=3)
+    assert (tmp_path / "cut" / "seed-0" / "best-0.safetensors").exists()
+    assert [line["step"] for line in read_lines(tmp_path / "cut" / "seed-0" / "metrics.jsonl")] == [0]
+    cut = tune(store, tmp_path / "cut", pretrained, few=True, steps=3).trained[0]
+    files = [Path(one.folder) / "model.safetensors" for one in (whole, cut)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert [line["step"] for line in read_lines(tmp_path / "cut" / "seed-0" / "metrics.jsonl")] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -209,6 +247,14 @@ def test_the_recipe_learns_what_a_probe_cannot(store, pretrained, tmp_path):
     assert found.trained[0].validation != found.trained[1].validation
     kept = RunFolder(tmp_path / "few").read()["settings"]["choices"]
     assert (kept["few"], kept["lora"], kept["steps"]) == (True, 8, 200)
+
+
+@pytest.mark.parametrize("lr", [1e-4, 3e-2, 1.0])
+def test_the_recipe_is_never_worse_on_validation_than_its_probe(store, pretrained, tmp_path, lr):
+    for task in ("alpha", "third", "level"):
+        probe = tune(store, tmp_path / f"{task}-probe", pretrained, task=task, freeze=True).trained[0]
+        few = tune(store, tmp_path / task, pretrained, task=task, few=True, steps=45, seeds=(0, 1), lr=lr)
+        assert min(one.validation for one in few.trained) >= probe.validation - 1e-6
 
 
 def test_the_recipe_validates_by_steps_and_not_by_epochs(store, pretrained, tmp_path):
@@ -280,16 +326,22 @@ def test_what_does_not_go_together_is_one_line(store, pretrained, tmp_path, caps
     start = [] if "--from" in flags else ["--from", str(pretrained)]
     command = ["finetune", str(store), "--task", "alpha", *start, "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main([*command, *flags]) == 2
-    assert [line for line in capsys.readouterr().err.splitlines() if words in line]
+    assert_one_error(capsys.readouterr().err, words)
 
 
-def test_the_recipe_needs_validation(store, pretrained, tmp_path, monkeypatch):
-    splits = finetune.find_splits
-    monkeypatch.setattr(
-        finetune, "find_splits", lambda *given: [replace(split, validation=None) for split in splits(*given)]
-    )
-    with pytest.raises(ConfigError, match="--few needs validation windows"):
-        tune(store, tmp_path / "run", pretrained, few=True)
+def assert_one_error(text, words):
+    errors = [line for line in text.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in text
+
+
+def test_the_recipe_needs_validation(pretrained, tmp_path, capsys):
+    store = tmp_path / "store"
+    make_store(store, 3, 8)  # all of them train
+    command = ["finetune", str(store), "--task", "alpha", "--from", str(pretrained), "--out", str(tmp_path / "run")]
+    assert main([*command, "--few", "--device", "cpu"]) == 2
+    assert_one_error(capsys.readouterr().err, "--few needs validation windows")
     found = tune(store, tmp_path / "run", pretrained, lora=2, steps=2).trained[0]  # adapters alone do not
     assert (found.validation, found.chosen) == (None, None)
     assert not any("lora" in name for name in weights(found.folder))

@@ -287,11 +287,13 @@ def test_five_hundred_kills_change_nothing(tmp_path):
 
 
 def lives(tmp_path, name, **more):
-    """A pre-training and a fine-tuning of a few steps."""
+    """A pre-training and two fine-tunings of a few steps, of all weights and of adapters that begin with the probe."""
     stores, start = [str(tmp_path / "store")], str(tmp_path / "whole" / "model.safetensors")
+    few = {"choices": {"task": "alpha", "few": True, "untrained": "as_is"}}
     return [
         job("pretrain", stores, tmp_path / name) | {"steps": 3, **more},
         job("finetune", stores, tmp_path / f"{name}-tuned", start) | {"steps": 3, **more},
+        job("finetune", stores, tmp_path / f"{name}-few", start) | {"steps": 3, **few, **more},
     ]
 
 
@@ -338,13 +340,14 @@ def test_a_kill_at_any_file_operation_changes_nothing(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    none, also_none, pretrained, tuned = [json.loads(line) for line in done.stdout.splitlines()]
-    assert none == also_none == []
+    *none, pretrained, tuned, few = [json.loads(line) for line in done.stdout.splitlines()]
+    assert none == [[], [], []]
     for whole, cut in zip(wholes, cuts, strict=True):
         assert outcome(whole["out"]) == outcome(cut["out"])
     for died, files in (
         (pretrained, ["run.json", "metrics.jsonl", "state.safetensors", "model.safetensors", "report.html"]),
         (tuned, ["run.json", "seed-0/run.json", "seed-0/best-*.safetensors", "seed-0/finished.json", "test.json"]),
+        (few, ["seed-0/probe.json", "seed-0/best-*.safetensors", "seed-0/state.safetensors", "seed-0/finished.json"]),
     ):
         for file in files:
             folder, _, name = file.rpartition("/")
