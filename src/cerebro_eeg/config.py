@@ -302,7 +302,7 @@ class ReadoutConfig:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The linear layer on the pooled tokens: its outputs and what they mean."""
+    """The linear layer on the features of a window: what it reads, its outputs and what they mean."""
 
     n_outputs: int
     """Classes, or regression targets."""
@@ -316,6 +316,10 @@ class HeadConfig:
     """Mean probability from which a recording gets the last of two classes; chosen on validation."""
     threshold_level: Literal["window", "recording", "unknown"] = "unknown"
     """Level that the threshold was chosen on: windows if recordings hold both classes; unknown in old checkpoints."""
+    readout: ReadoutConfig = field(default_factory=ReadoutConfig)
+    """What the linear layer reads of a window."""
+    centred: bool = False
+    """Whether the mean output over the windows of a subject, or of a recording, is subtracted; it needs no labels."""
 
     def __post_init__(self) -> None:
         settle(self)

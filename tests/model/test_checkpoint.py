@@ -740,7 +740,7 @@ def test_version_2_has_a_threshold_of_unknown_level(tmp_path):
     refused(rewritten(tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, newer), "threshold_level")
 
 
-@pytest.mark.parametrize("version", ["5", "0", "", "1.0", "next\nline" * 50])
+@pytest.mark.parametrize("version", ["6", "0", "", "1.0", "next\nline" * 50])
 def test_other_version_is_refused(version, folder, tmp_path):
     path = rewritten(tmp_path / "m.safetensors", folder / WEIGHTS, lambda parts, _: parts.update(version=version))
     line = refused(path, "this cerebro-eeg reads versions 1, 2, 3", "install the release that wrote it")

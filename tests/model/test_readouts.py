@@ -21,7 +21,7 @@ from cerebro_eeg.model.readouts import (
     moment_layers,
     moments,
     tokens_after,
-    width,
+    width_of,
     widths,
 )
 
@@ -122,7 +122,7 @@ def test_parts_stand_side_by_side_with_the_widths_that_are_told(encoder: Encoder
     assert moment_layers(8) == (2, 4, 6, 8)
     readout, batch = Readout(ALL, MODEL), batch_of(windows())
     whole = readout(batch, encoder)
-    assert whole.shape == (3, width(ALL, MODEL))
+    assert whole.shape == (3, width_of(ALL, MODEL))
     for part, piece in zip(PARTS, whole.split(sizes, 1), strict=True):
         alone = Readout(ReadoutConfig((part,), NAMES), MODEL)(batch, encoder)
         torch.testing.assert_close(alone, piece)

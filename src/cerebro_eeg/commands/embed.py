@@ -128,7 +128,7 @@ def embed(
     handling, mains = with_common_mains(handling, given, loaded.config)
     reader = make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
     check_level(reader.config, level, layer)
-    shape = feature_shape(reader, level)
+    shape = feature_shape(reader, level, layer)
     write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
@@ -137,7 +137,7 @@ def embed(
     with FeatureFile(out, shape, channels=level != "window") as file:
 
         def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
-            signal = open_signal(one.path, reader.config, reader.electrodes, handling)
+            signal = open_signal(one.path, reader.config, reader.electrodes, handling, scaled=reader.model.needs_scale)
             names = None if level == "window" else row_names(reader.config, signal.names)
             with file.recording():
                 for windows, features in embed_windows(reader, signal, level, layer, tell):

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.channels.electrodes import IDS
 from cerebro_eeg.channels.match import ChannelMatch, check_policies, match
-from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, Training, model_config
+from cerebro_eeg.config import HeadConfig, ModelConfig, Preset, ReadoutConfig, Training, model_config
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.model import hub, inputs, preparation, tensor_list
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
+from cerebro_eeg.model.readouts import Readout, make_readout, width_of
 from cerebro_eeg.model.weights import start_linear_layers
 
 Level = Literal["window", "channel", "token"]
@@ -160,6 +161,7 @@ class Cerebro(hub.Shareable, nn.Module):
         }
         self.encoder = Encoder(self.config)
         self.encoder.mask_token.requires_grad_(False)  # nothing is masked here; DDP must not wait for its gradient
+        self.readout: Readout | None = None
         self.final_layer: nn.Module = nn.Identity()
         if n_outputs is not None:
             self.reset_head(n_outputs)
@@ -182,7 +184,8 @@ class Cerebro(hub.Shareable, nn.Module):
     ) -> Tensor | dict[str, Any]:
         """Return predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
 
-        ``return_features`` returns ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead.
+        ``return_features`` returns ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead; the
+        features are what the head reads.
         ``scale`` is the scale of the recordings in microvolts, for configs that ask for it; a batch has its own.
         ``noise_K2B`` decides on drop path. In training, the model counts the windows of each electrode, so that a
         checkpoint knows which electrodes were trained.
@@ -190,12 +193,18 @@ class Cerebro(hub.Shareable, nn.Module):
         if isinstance(x, Batch) and scale is not None:
             raise InputError("a Batch carries the scale of its recordings itself (scale_R); give it there")
         batch = x if isinstance(x, Batch) else self._checked(x, scale)
-        tokens = self.encode(batch, noise_K2B=noise_K2B)
-        features_BD = tokens.per_window()
         if return_features:
-            grid_BCND = tokens.layout.grid(tokens.x_RND)
-            return {"features": features_BD, "tokens": grid_BCND, "cls_token": None}
-        return self.final_layer(features_BD)
+            tokens = self.encode(batch, noise_K2B=noise_K2B)
+            features_BP = tokens.per_window() if self.readout is None else self.features(batch, noise_K2B)
+            return {"features": features_BP, "tokens": tokens.layout.grid(tokens.x_RND), "cls_token": None}
+        return self.final_layer(self.features(batch, noise_K2B))
+
+    def features(self, batch: Batch, noise_K2B: Tensor | None = None) -> Tensor:
+        """Return what the head reads of a batch, (B, P): the mean of the last tokens, or what its read-out computes."""
+        if self.readout is None:
+            return self.encode(batch, noise_K2B=noise_K2B).per_window()
+        found_BP: Tensor = self.readout(batch, self.encoder, noise_K2B)
+        return found_BP
 
     def encode(self, batch: Batch, layer: int | None = None, noise_K2B: Tensor | None = None) -> Tokens:
         """Return the tokens of a batch, after all blocks or after the first ``layer`` blocks."""
@@ -219,7 +228,8 @@ class Cerebro(hub.Shareable, nn.Module):
         """Return features of windows (B, C, T), or of a recording (C, T), which is cut into windows.
 
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their order
-        without those that were dropped (``model.channels`` reports them). With phase each channel has two rows.
+        without those that were dropped (``model.channels`` reports them). With phase each channel has two rows. Windows
+        of a model whose head has a read-out of its own give the features of that read-out, unless ``layer`` is given.
 
         Arrays are not filtered, and a warning tells where they plainly should have been.
         ``cerebro_eeg.embed(raw, model)`` filters a recording as the weights expect.
@@ -246,7 +256,7 @@ class Cerebro(hub.Shareable, nn.Module):
         self.eval()
         try:
             found = [
-                self._level(self.encode(self._batch(part, montage, rate, part_scale), layer), level)
+                self.at_level(self._batch(part, montage, rate, part_scale), level, layer).float().cpu().numpy()
                 for part, part_scale in inputs.pieces(windows, scale_B, batch_size)
             ]
         finally:
@@ -266,13 +276,14 @@ class Cerebro(hub.Shareable, nn.Module):
                 "first, or call cerebro_eeg.embed(raw, model), which does it"
             )
 
-    def _level(self, tokens: Tokens, level: Level) -> NDArray[np.float32]:
+    def at_level(self, batch: Batch, level: Level, layer: int | None = None) -> Tensor:
+        """Return features of a batch by window, channel or token; windows of all layers give what the head reads."""
+        if level == "window" and layer is None:
+            return self.features(batch)
+        tokens = self.encode(batch, layer)
         if level == "window":
-            found = tokens.per_window()
-        else:
-            found = tokens.per_channel() if level == "channel" else tokens.layout.grid(tokens.x_RND)
-        result: NDArray[np.float32] = found.float().cpu().numpy()
-        return result
+            return tokens.per_window()
+        return tokens.per_channel() if level == "channel" else tokens.layout.grid(tokens.x_RND)
 
     def captured(
         self,
@@ -320,12 +331,24 @@ class Cerebro(hub.Shareable, nn.Module):
         self.channels, self.n_chans, self.chs_info = found, len(found.rows), chs_info
         return found
 
-    def reset_head(self, n_outputs: int, names: Sequence[str] = ()) -> None:
-        """Replace the head by a new linear layer; ``names`` are the names of its outputs."""
-        task = self.head.task if self.head is not None else "classification"
-        self.head = HeadConfig(n_outputs, task, tuple(names))
-        self.final_layer = nn.Linear(self.config.width, n_outputs, bias=self.config.bias).to(self.encoder.positions)
+    def reset_head(self, n_outputs: int, names: Sequence[str] = (), readout: ReadoutConfig | None = None) -> None:
+        """Replace the head by a new linear layer; ``names`` are the names of its outputs.
+
+        It reads the mean of the last tokens, as in the paper, or what ``readout`` says.
+        """
+        task, reads = self.head.task if self.head is not None else "classification", readout or ReadoutConfig()
+        self.head = HeadConfig(n_outputs, task, tuple(names), readout=reads)
+        like = self.encoder.positions
+        found = make_readout(reads, self.config)
+        self.readout = None if found is None else found.to(like)
+        self.final_layer = nn.Linear(width_of(reads, self.config), n_outputs, bias=self.config.bias).to(like)
         start_linear_layers(self.final_layer)
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether windows need the scale of their recording."""
+        encoder = self.config.normalization == "recording" or self.config.amplitude
+        return encoder or (self.readout is not None and self.readout.needs_scale)
 
     def freeze(self) -> Self:
         """Freeze the encoder for linear probing: it gets no gradient, stays in eval mode, and nothing in it changes."""
@@ -454,6 +477,8 @@ class Cerebro(hub.Shareable, nn.Module):
             pick=pick,
             bipolar_ears=bipolar_ears,
         )
+        if head is not None and head.readout != ReadoutConfig():
+            model.reset_head(head.n_outputs, head.names, head.readout)
         model.head, model.training_record = head, header.training
         model.load_report = load_into(model, header, tensors, str(source))
         inputs.say(logging.INFO if model.load_report.exact else logging.WARNING, model.load_report)

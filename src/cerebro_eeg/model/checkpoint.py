@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cerebro_eeg.channels.electrodes import IDS, VOCABULARY
-from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, Training
+from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig, ReadoutConfig, Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.files import parse_json, replacing
 from cerebro_eeg.model import tensor_list
@@ -28,12 +28,14 @@ from cerebro_eeg.model.weights import resize_positions
 from cerebro_eeg.schema import from_dict, to_dict
 
 FORMAT = "cerebro-eeg"
-VERSION = 4
+VERSION = 5
+_MEAN: dict[str, Any] = {"readout": to_dict(ReadoutConfig()), "centred": False}
 READS: dict[str, dict[str, Any]] = {
-    "1": {"threshold": None, "threshold_level": "unknown"},
-    "2": {"threshold_level": "unknown"},
-    "3": {},
-    "4": {},
+    "1": {**_MEAN, "threshold": None, "threshold_level": "unknown"},
+    "2": {**_MEAN, "threshold_level": "unknown"},
+    "3": _MEAN,
+    "4": _MEAN,
+    "5": {},
 }
 """The versions that can be read, with values for the fields of the head that each version lacks."""
 SOURCES: dict[str, Any] = {"subjects": [], "ids": "", "task": ""}

@@ -26,6 +26,7 @@ from cerebro_eeg.fast import eligible
 from cerebro_eeg.fast.graph import Direct, Replay, Snapshot, WindowMemory
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.encoder import Encoder
+from cerebro_eeg.model.readouts import Readout
 
 if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
@@ -40,6 +41,8 @@ class Compute:
     """Encoder and head as a function from a batch to the output of the chosen level."""
 
     encoder: Encoder
+    readout: Readout | None
+    """What the head reads; None for the mean of the last tokens."""
     final_layer: nn.Module
     level: Output
     autocast: bool
@@ -49,20 +52,24 @@ class Compute:
     def sharing(model: "Cerebro", level: Output, autocast: bool) -> "Compute":
         """Copy the modules, but not the tensors, of a model, so that the copy can be in eval mode and compiled."""
         shared = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
-        encoder, final_layer = copy.deepcopy((model.encoder, model.final_layer), shared)
-        return Compute(encoder.eval(), final_layer.eval(), level, autocast)
+        encoder, readout, final_layer = copy.deepcopy((model.encoder, model.readout, model.final_layer), shared)
+        return Compute(encoder.eval(), readout, final_layer.eval(), level, autocast)
 
     def __call__(self, batch: Batch) -> Tensor:
         # A captured graph must cast its weights in every call, so autocast may not cache the casts.
         kind = batch.signal_RT.device.type
         with torch.no_grad(), torch.autocast(kind, torch.bfloat16, self.autocast, cache_enabled=False):
-            tokens = self.encoder(batch)
-            found = {
-                "output": lambda: self.final_layer(tokens.per_window()),
-                "window": tokens.per_window,
-                "channel": tokens.per_channel,
-                "token": lambda: tokens.layout.grid(tokens.x_RND),
-            }[self.level]()
+            if self.readout is not None and self.level in ("output", "window"):
+                features_BP = self.readout(batch, self.encoder)
+                found = self.final_layer(features_BP) if self.level == "output" else features_BP
+            else:
+                tokens = self.encoder(batch)
+                found = {
+                    "output": lambda: self.final_layer(tokens.per_window()),
+                    "window": tokens.per_window,
+                    "channel": tokens.per_channel,
+                    "token": lambda: tokens.layout.grid(tokens.x_RND),
+                }[self.level]()
             if not isinstance(found, Tensor):
                 raise ConfigError(f"final_layer gives a {type(found).__name__}; only a tensor can be captured")
             return found.to(torch.promote_types(found.dtype, torch.float32))
@@ -109,9 +116,8 @@ class Captured:
 
     def _ready(self, compile: bool) -> "Replay | Direct":
         model, like = self._model, self._model.encoder.positions
-        scaled = model.config.normalization == "recording" or model.config.amplitude
         shape = self.windows, len(self._montage.index), self.n_times
-        place = WindowMemory.make(shape, self._montage.ids, scaled, like)
+        place = WindowMemory.make(shape, self._montage.ids, model.needs_scale, like)
         compute = Compute.sharing(model, self.level, self.precision == "bf16" and like.dtype == torch.float32)
         if self.device.type == "cuda":
             if compile:

@@ -57,8 +57,8 @@ class Readout(nn.Module):
     def __init__(self, config: ReadoutConfig, model: ModelConfig) -> None:
         super().__init__()
         self.config, self.model = config, model
-        self.register_buffer("shift_P", torch.zeros(width(config, model)))
-        self.register_buffer("scale_P", torch.ones(width(config, model)))
+        self.register_buffer("shift_P", torch.zeros(width_of(config, model)))
+        self.register_buffer("scale_P", torch.ones(width_of(config, model)))
         if "covariance" in config.parts:
             self.register_buffer("centre_D", torch.zeros(model.width))
             self.register_buffer("components_DK", torch.eye(model.width)[:, : components(model)])
@@ -84,6 +84,11 @@ class Readout(nn.Module):
                 found.append(self._part(part, grid, layers, cross))
         like = self.shift_P.dtype
         return torch.cat([features_BP.to(like) for features_BP in found], 1)
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether it reads the scale of the recording."""
+        return bool({"amplitude", "power", "tangent"} & set(self.config.parts))
 
     def layers(self) -> tuple[int, ...]:
         """Return the blocks after which tokens are read, in order; none if no part needs the encoder."""
@@ -144,6 +149,11 @@ class Readout(nn.Module):
         self.scale_P.copy_(scale_P)
 
 
+def make_readout(config: ReadoutConfig, model: ModelConfig) -> Readout | None:
+    """Return the read-out of a head; None for the paper's, the mean of the last tokens, which needs no numbers."""
+    return None if config == ReadoutConfig() else Readout(config, model)
+
+
 # The sizes of parts
 
 
@@ -192,7 +202,7 @@ def widths(config: ReadoutConfig, model: ModelConfig) -> list[int]:
     return [sizes[part] for part in config.parts]
 
 
-def width(config: ReadoutConfig, model: ModelConfig) -> int:
+def width_of(config: ReadoutConfig, model: ModelConfig) -> int:
     """Return the number of features of a read-out."""
     return sum(widths(config, model))
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.config import ModelConfig, ReadoutConfig
 from cerebro_eeg.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 ADAPTERS = ("base_layer.", "lora_", "modules_to_save.", "ia3_", "vera_", "oft_", "hada_", "original_module.")
 """Parts of the names of tensors that adapters of peft add."""
-HEADS = ("final_layer.", "reconstruct.")
+HEAD = ("final_layer.", "readout.")
+HEADS = (*HEAD, "reconstruct.")
 """The last layers. A file may lack them; they are then new, and the report says so."""
 
 
@@ -30,6 +31,7 @@ def describe(header: "Header") -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor of the model that a header describes. The model is made without memory."""
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import Decoder
+    from cerebro_eeg.model.readouts import Readout, width_of
 
     model, objective, head = header.model, header.objective, header.head
     whole = nn.ModuleDict()
@@ -41,7 +43,9 @@ def describe(header: "Header") -> dict[str, tuple[int, ...]]:
         if objective is not None:
             whole["reconstruct"] = nn.Linear(width, model.patches.size, bias=model.bias)
         if head is not None:
-            whole["final_layer"] = nn.Linear(model.width, head.n_outputs, bias=model.bias)
+            whole["final_layer"] = nn.Linear(width_of(head.readout, model), head.n_outputs, bias=model.bias)
+            if head.readout != ReadoutConfig():
+                whole["readout"] = Readout(head.readout, model)
     shapes = {name: tuple(tensor.shape) for name, tensor in whole.state_dict().items()}
     return {**shapes, "encoder.electrodes": (len(header.electrodes) + 1, model.width)}
 
@@ -64,8 +68,8 @@ def misfit(header: "Header", shapes: Shapes) -> str | None:
 def refusal(header: "Header", tensors: Mapping[str, Tensor]) -> str | None:
     """Return why a file of these tensors could not be loaded again, with advice; None if it could."""
     expected = describe(header)
-    if header.head is not None and not any(name.startswith("final_layer.") for name in tensors):
-        expected = {name: shape for name, shape in expected.items() if not name.startswith("final_layer.")}
+    if header.head is not None and not any(name.startswith(HEAD) for name in tensors):
+        expected = {name: shape for name, shape in expected.items() if not name.startswith(HEAD)}
     further = [name for name in tensors if name not in expected]
     if adapted(further):
         return f"it has adapters that are not merged ({further[0]}); save the model that merge_and_unload() returns"

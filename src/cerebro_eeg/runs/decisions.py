@@ -25,6 +25,7 @@ from cerebro_eeg.scores.classification import decide
 from cerebro_eeg.terminal import CsvWriter, cell
 
 if TYPE_CHECKING:
+    from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.runs.predict import Input
 
 HALF = 0.5
@@ -121,6 +122,33 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     shifted = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     result: NDArray[np.float32] = (shifted / shifted.sum(1, keepdims=True)).astype(np.float32)
     return result
+
+
+def centre(
+    output_BK: NDArray[np.float32], group_B: NDArray[np.int64], bias_K: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Subtract from linear outputs the mean of their group, apart from the bias; a group is a subject or a recording.
+
+    It is what a linear head gives for features whose mean over the group was subtracted. It needs no labels, but all
+    windows of the group.
+    """
+    _, place_B = np.unique(group_B, return_inverse=True)
+    free_BK = output_BK.astype(np.float64) - bias_K
+    sum_GK = np.zeros((place_B.max() + 1, output_BK.shape[1]))
+    np.add.at(sum_GK, place_B, free_BK)
+    mean_GK = sum_GK / np.bincount(place_B)[:, None]
+    found: NDArray[np.float32] = (free_BK - mean_GK[place_B] + bias_K).astype(np.float32)
+    return found
+
+
+def bias_of(model: "Cerebro") -> NDArray[np.float32]:
+    """Return the bias of a head, (K,); zeros if it has none."""
+    layer = model.final_layer
+    bias = getattr(layer, "bias", None)
+    if bias is None:
+        return np.zeros(model.n_outputs or 1, np.float32)
+    found: NDArray[np.float32] = bias.detach().float().cpu().numpy()
+    return found
 
 
 def find_spans(prediction: Prediction) -> list[Span]:

@@ -14,6 +14,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
+from cerebro_eeg.model.readouts import width_of
 from cerebro_eeg.runs.predict import (
     OnProgress,
     Reader,
@@ -69,7 +70,7 @@ def embed(
     reader = replace(make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling), warns=True)
     check_level(reader.config, level, layer)
     warn_random(reader.model)
-    signal = open_signal(source, reader.config, reader.electrodes, handling)
+    signal = open_signal(source, reader.config, reader.electrodes, handling, scaled=reader.model.needs_scale)
     with packed(reader.model):
         parts = [(windows.start_B, features) for windows, features in embed_windows(reader, signal, level, layer)]
     start, features = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -83,10 +84,7 @@ def embed_windows(
     check_level(reader.config, level, layer)
 
     def features(model: Cerebro, batch: Batch) -> Tensor:
-        tokens = model.encode(batch, layer)
-        if level == "window":
-            return tokens.per_window()
-        return tokens.per_channel() if level == "channel" else tokens.layout.grid(tokens.x_RND)
+        return model.at_level(batch, level, layer)
 
     return compute(reader, signal, features, progress)
 
@@ -99,9 +97,11 @@ def check_level(config: ModelConfig, level: str, layer: int | None) -> None:
         raise ConfigError(f"layer is {layer}; the encoder has layers 0 (embeddings) to {config.depth}")
 
 
-def feature_shape(reader: Reader, level: Level) -> tuple[int, ...]:
+def feature_shape(reader: Reader, level: Level, layer: int | None = None) -> tuple[int, ...]:
     """Return the shape of the features of one window, or of one channel of a window."""
     width = reader.config.width
+    if level == "window" and layer is None and reader.model.readout is not None:
+        return (width_of(reader.model.readout.config, reader.config),)
     return (reader.config.patches.count(reader.samples), width) if level == "token" else (width,)
 
 

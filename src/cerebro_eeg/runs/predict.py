@@ -43,7 +43,7 @@ from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.preparation import line_left
 from cerebro_eeg.model.tensor_list import check_results
-from cerebro_eeg.runs.decisions import Prediction, softmax
+from cerebro_eeg.runs.decisions import Prediction, bias_of, centre, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -442,12 +442,14 @@ def predict_recording(
 ) -> Prediction:
     """Do ``predict`` with a reader that was made before."""
     head = check_head(reader.model)
-    signal = open_signal(source, reader.config, reader.electrodes, reader.handling)
+    signal = open_signal(source, reader.config, reader.electrodes, reader.handling, scaled=reader.model.needs_scale)
     found = [
         (windows.start_B, windows.stretch_B, windows.short_B, output)
         for windows, output in compute(reader, signal, _outputs, progress, watch)
     ]
     start, stretch, short, output = (np.concatenate(column) for column in zip(*found, strict=True))
+    if head.centred:
+        output = centre(output, np.zeros(len(output), np.int64), bias_of(reader.model))
     kind = head.task
     return Prediction(
         kind=kind,

@@ -69,10 +69,13 @@ class Signal:
         return _pieces(self.prepared)
 
 
-def open_signal(source: "Source", config: ModelConfig, electrodes: Electrodes, handling: Handling) -> Signal:
+def open_signal(
+    source: "Source", config: ModelConfig, electrodes: Electrodes, handling: Handling, *, scaled: bool = False
+) -> Signal:
     """Open a file or an object of MNE as a model of this config wants it; an InputError says why it cannot be.
 
-    ``electrodes`` gives the ids of channels by their names; 0, 0 leaves a channel out.
+    ``electrodes`` gives the ids of channels by their names; 0, 0 leaves a channel out. ``scaled`` says that the
+    head reads the scale of the recording, which takes one more pass over the file.
     """
     policy = ChannelPolicy(
         unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels
@@ -87,7 +90,8 @@ def open_signal(source: "Source", config: ModelConfig, electrodes: Electrodes, h
         kept = tuple(np.flatnonzero(ids[:, 0]).tolist())
         if not kept:
             raise ChannelError(f"no window trained any of the {len(names)} channels; use --untrained nearest or as_is")
-        scale = _scale(prepared) if config.normalization == "recording" or config.amplitude else None
+        needs = scaled or config.normalization == "recording" or config.amplitude
+        scale = _scale(prepared) if needs else None
     for fault in opened.faults:
         if fault.code == "bads":
             say(logging.WARNING, fault.note)

@@ -79,9 +79,9 @@ def predict_windows(
 
 
 def features(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the pooled tokens of a batch without the head; an argument for ``predict_windows``."""
+    """Return what the head reads of a batch; an argument for ``predict_windows``."""
     assert isinstance(model, Cerebro)
-    return model.encode(batch).per_window()
+    return model.features(batch)
 
 
 def start_times(store: Store, windows: Windows) -> NDArray[np.float64]:
