@@ -55,7 +55,8 @@ def pretrain(
         preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop; otherwise
             small, or with --from that of the weights.
         config: A JSON file that changes fields of the preset: {"model": {...}, "objective": {...}, "pretrain": {...}}.
-        from_: Go on from the weights of this checkpoint or run, whose model config then holds.
+        from_: Go on from the weights of this checkpoint or run, or from small-open, which comes with the package; its
+            model config then holds.
         attention: Where a token may look.
         style: Masked tokens in the encoder, or visible tokens only and a light decoder.
         patches: Samples, or a spectrogram cut into frames or squares.
