@@ -44,7 +44,7 @@ def test_every_test_that_is_named_exists():
 # Commands
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "recipes/README.md", ROOT / "benchmarks/README.md"]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md"), *ROOT.glob("[br]*/README.md")]
 )
 OTHERS = {  # flags of other programs, of scripts and of every verb
     *("nproc-per-node", "nworkers", "nthreads", "help", "json", "debug", "version", "mini", "tueg", "tuab", "neonate"),

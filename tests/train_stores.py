@@ -31,8 +31,12 @@ def make_store(
     name: str = "s",
     pretrain: bool = False,
     dataset: str = "made",
+    prefixes: tuple[str, ...] = ("",),
 ) -> Store:
-    """A subject a recording; every other second oscillates at 6 Hz, the others at 12 Hz: task ``alpha``."""
+    """A subject a recording; every other second oscillates at 6 Hz, the others at 12 Hz: task ``alpha``.
+
+    Ids of recordings begin with the prefixes in turns, as data sets of the open-EEG pack do: ``("gb_", "muse_")``.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         signal = to_dict(SignalConfig())
@@ -46,7 +50,8 @@ def make_store(
                 wave = np.sin(2 * np.pi * np.where(fast, 12.0, 6.0) * time + rng.uniform(0, 6))
                 mixing = rng.uniform(0.5, 1.5, len(names))
                 x = 20 * wave[:, None] * mixing + rng.normal(0, 4, (len(time), len(names)))
-                with writer.recording(f"{name}{number}", names, RATE) as draft:
+                id = f"{prefixes[number % len(prefixes)]}{name}{number}"
+                with writer.recording(id, names, RATE) as draft:
                     draft.segment(0.0)
                     draft.write(x.astype(np.float32))
                     draft.commit(

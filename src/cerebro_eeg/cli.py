@@ -18,11 +18,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from types import UnionType
-from typing import Annotated, Any, Protocol, TextIO, Union
+from typing import Annotated, Any, Protocol, TextIO, Union, get_origin, get_type_hints
 
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import CerebroError, on_command_line, spoken
@@ -240,7 +240,41 @@ def _read_arguments(verb: str, args: list[str]) -> "functools.partial[Result]":
     prepared.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     del prepared.__wrapped__
     prepared.__annotations__ = {p.name: p.annotation for p in parameters}
-    return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=args, config=config)
+    return tyro.cli(prepared, prog=f"cerebro-eeg {verb}", args=_join_repeated(args, function), config=config)
+
+
+def _join_repeated(args: list[str], function: Callable[..., Any]) -> list[str]:
+    """Return the arguments with the values of a list that was given twice behind one flag; tyro takes the last alone.
+
+    ``--without a --without b`` means ``--without a b``: nothing that was given is forgotten.
+    """
+    lists = {f"--{name.rstrip('_').replace('_', '-')}" for name in _lists(function)}
+    end = args.index("--") if "--" in args else len(args)
+    words = [word.partition("=")[0].replace("_", "-") for word in args[:end]]
+    twice = {word for word in words if word in lists and words.count(word) > 1}
+    kept: list[str] = []
+    found: dict[str, list[str]] = {}
+    values = kept
+    for word, name in zip(args[:end], words, strict=True):
+        if name in twice:
+            values = found.setdefault(name, [])
+            if "=" in word:
+                values.append(word.partition("=")[2])
+                values = kept
+        else:
+            values = kept if word.startswith("--") else values
+            values.append(word)
+    return [*kept, *(word for name, given in found.items() for word in (name, *given)), *args[end:]]
+
+
+def _lists(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of the options of a verb that take several values."""
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if dataclasses.is_dataclass(parameter.annotation):
+            hints = get_type_hints(parameter.annotation)
+            yield from (name for name, hint in hints.items() if get_origin(hint) is tuple)
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and get_origin(parameter.annotation) is tuple:
+            yield parameter.name
 
 
 def _named_choices(annotation: Any) -> Any:

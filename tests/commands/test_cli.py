@@ -321,3 +321,25 @@ def test_doctor_without_a_working_torch(run, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "torch does not load  OSError: libtorch.so: cannot open x.so and y.dll" in done.stdout
     assert "jane" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["s", "--out", "o", "--without", "a", "b:test"],
+        ["s", "--without", "a", "--out", "o", "--without", "b:test"],
+        ["s", "--without=a", "--without=b:test", "--out", "o"],
+        ["--without=a", "s", "--out", "o", "--without", "b:test"],
+    ],
+)
+def test_a_list_that_is_given_twice_is_one_list(words) -> None:
+    call = cli._read_arguments("pretrain", words)
+    assert call.args == ((Path("s"),),)
+    assert (call.keywords["without"], call.keywords["out"]) == (("a", "b:test"), Path("o"))
+
+
+def test_lists_of_shared_settings_are_joined_too() -> None:
+    words = ["s", "--out", "o", "--loggers", "wandb", "--loggers", "tensorboard", "--weights", "1", "--steps", "3"]
+    call = cli._read_arguments("pretrain", words)
+    assert call.keywords["engine"].loggers == ("wandb", "tensorboard")
+    assert (call.keywords["weights"], call.keywords["steps"]) == ((1.0,), 3)

@@ -364,7 +364,7 @@ def test_config_json_says_what_the_weights_say(tmp_path):
     model = make_model()
     model.head = HeadConfig(2, names=("a", "b"))
     stated = json.loads((model.save_pretrained(tmp_path) / "config.json").read_text())
-    assert stated == {"model_type": "cerebro-eeg", "version": 4, **json.loads(json.dumps(model.header.to_dict()))}
+    assert stated == {"model_type": "cerebro-eeg", "version": 5, **json.loads(json.dumps(model.header.to_dict()))}
     assert stated["model"]["signal"]["sfreq"] == 256.0
     assert stated["head"]["names"] == ["a", "b"]
 

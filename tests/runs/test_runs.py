@@ -28,7 +28,7 @@ from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.pretrain import MaskedTask
 from cerebro_eeg.runs.settings import Engine, choose
 from cerebro_eeg.runs.training import count_micro_batches, fit_batch, usual_channels
-from cerebro_eeg.runs.windows import electrode_ids, find_splits, pretrain_windows, read_task
+from cerebro_eeg.runs.windows import electrode_ids, find_splits, pretrain_sources, pretrain_windows, read_task
 from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train import log, loop
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -128,10 +128,79 @@ def test_subjects_of_a_test_split_can_be_left_out(store):
         without.facts.subjects[n] for n in without.subject
     }
     assert left == {"sub4"}
-    with pytest.raises(ConfigError, match="task:split"):
+    with pytest.raises(ConfigError, match=r"without is 'alpha'; expected a data set \(made\), task:split"):
         pretrain_windows(store, 1.0, None, ["alpha"])
     with pytest.raises(InputError, match="no recording of the store has task 'beta'"):
         pretrain_windows(store, 1.0, None, ["beta:test"])
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    """A store of the open-EEG pack's kind: gb has the numbers 0, 2, 4 and muse 1, 3, 5; number 3 validates."""
+    folder = tmp_path_factory.mktemp("pack") / "store"
+    make_store(folder, 6, 8, pretrain=True, dataset="openeeg", prefixes=("gb_", "muse_"))
+    return folder
+
+
+def recordings(windows):
+    return {windows.facts.ids[n] for n in windows.recording.tolist()}
+
+
+def test_a_data_set_can_be_left_out(pack, store):
+    whole = Store(pack)
+    train, validation = pretrain_windows(whole, 1.0, None, ["gb"])
+    assert recordings(train) == {"muse_s1", "muse_s5"}
+    assert recordings(validation) == {"muse_s3"}
+    train, validation = pretrain_windows(whole, 1.0, None, ["muse"])
+    assert recordings(train) == {"gb_s0", "gb_s2", "gb_s4"}
+    assert len(validation) == 0  # its only recording is of muse
+    train, _ = pretrain_windows(whole, 1.0, None, ["muse", "alpha:test"])
+    assert recordings(train) == {"gb_s0", "gb_s2"}
+    sources, validated = pretrain_sources([whole, store], 1.0, None, ["muse"])  # only one of the stores has it
+    assert recordings(sources[0][1]) == {"gb_s0", "gb_s2", "gb_s4"}
+    assert len(sources[1][1]) == len(pretrain_windows(store, 1.0, None)[0])
+    assert [one for one, _ in validated] == [store]
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [
+        (["muze"], r"without is 'muze'; expected a data set \(gb, muse\), task:split such as eyes:test"),
+        (["gb", ""], r"without is ''; expected a data set"),
+        (["gb", "muse"], r"without is gb, muse, which leaves nothing of store 1"),
+    ],
+)
+def test_a_data_set_that_cannot_be_left_out_is_one_line(pack, without, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        pretrain_windows(Store(pack), 1.0, None, without)
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_keeps_which_data_set_it_left_out(pack, tmp_path):
+    options, out = replace(CHOICES, without=("muse",)), tmp_path / "run"
+    pretrain.pretrain([pack], out, preset({}), options, ENGINE)
+    settings = json.loads((out / "run.json").read_text())["settings"]
+    assert settings["choices"]["without"] == ["muse"]
+    assert settings["windows"] == [24]
+    record = MaskedCerebro.from_pretrained(out).training_record
+    assert (record.data[0].windows, len(record.data[0].subjects)) == (24, 3)
+    with pytest.raises(ConfigError, match=r"choices.without was .*muse.* and is now"):
+        pretrain.pretrain([pack], out, preset({}), CHOICES, ENGINE)
+    again = pretrain.pretrain([pack], out, preset({}), options, ENGINE)
+    assert again.steps == 6
+
+
+def test_without_on_the_command_line(pack, tmp_path, capsys):
+    words = ["pretrain", str(pack), "--out", str(tmp_path / "run"), "--preset", "tiny", "--steps", "1"]
+    words += ["--batch-size", "4", "--seconds", "1", "--device", "cpu"]
+    assert main([*words, "--without", "muze"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("cerebro-eeg: error: --without is 'muze'; expected a data set (gb, muse), task:split")
+    assert main([*words, "--without", "muse", "--without", "alpha:test"]) == 0
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert settings["choices"]["without"] == ["muse", "alpha:test"]
+    assert settings["windows"] == [16]
 
 
 def test_another_run_in_the_folder_is_refused_with_what_differs(folder, pretrained, tmp_path):

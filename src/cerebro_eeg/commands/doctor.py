@@ -12,8 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from cerebro_eeg import __version__
-from cerebro_eeg.errors import without_folders
+from cerebro_eeg.errors import CheckpointError, without_folders
+from cerebro_eeg.model.shipped import SHIPPED, shipped_weights
 
+SOUND = "sound"
 REQUIRED = ("torch", "numpy", "scipy", "safetensors", "huggingface_hub", "tyro", "scikit-learn", "matplotlib")
 
 OPTIONAL = {  # distribution -> import name, what it is for
@@ -65,12 +67,15 @@ class Doctor:
     """The error of importing torch, if any."""
     devices: list[TorchDevice]
     extras: dict[str, OptionalPackage]
+    weights: dict[str, str]
+    """For each file of weights that comes with the package: sound, or what is wrong with it."""
     caches: dict[str, str]
 
     @property
     def exit_code(self) -> int:
-        """1 when the package cannot work here: torch does not load or a required package is missing."""
-        return int(self.torch_error is not None or None in self.versions.values())
+        """1 when the package cannot work here: torch does not load, a package is missing or weights are damaged."""
+        broken = any(found != SOUND for found in self.weights.values())
+        return int(self.torch_error is not None or None in self.versions.values() or broken)
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -90,6 +95,7 @@ class Doctor:
             "machine": [("platform", self.platform), ("CPU", f"{self.cpu_cores} cores{threads}"), *torch_build],
             "devices": devices or [("none", "torch does not load")],
             "optional packages": extras,
+            "weights in the package": list(self.weights.items()),
             "caches": list(self.caches.items()),
         }
         width = max(len(name) for rows in sections.values() for name, _ in rows)
@@ -100,7 +106,7 @@ class Doctor:
 
 
 def doctor() -> Doctor:
-    """Show versions, devices and optional packages; exit code 1 when torch does not load.
+    """Show versions, devices, optional packages and shipped weights; exit code 1 when torch or these do not load.
 
     The output names neither you nor your machine and can be pasted into a public report.
     """
@@ -126,6 +132,7 @@ def doctor() -> Doctor:
             name: OptionalPackage((_version(name) or "present") if find_spec(module) else None, purpose)
             for name, (module, purpose) in OPTIONAL.items()
         },
+        weights={name: _weights(name) for name in SHIPPED},
         caches={
             "Hugging Face Hub": _cache(("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"), ".cache/huggingface/hub"),
             "Triton": _cache(("TRITON_CACHE_DIR", "TRITON_HOME"), ".triton/cache"),
@@ -154,6 +161,14 @@ def _computes_bf16(device: str) -> bool:
         return bool((x @ x == 8).all())
     except (RuntimeError, TypeError):
         return False
+
+
+def _weights(name: str) -> str:
+    try:
+        shipped_weights(name)
+    except CheckpointError as error:
+        return without_folders(f"DAMAGED: {error}")
+    return SOUND
 
 
 def _version(distribution: str) -> str | None:

@@ -88,11 +88,11 @@ def embed(
     the same.
 
     Try, for example:
-      cerebro-eeg embed my-model night.edf --out features.npz
+      cerebro-eeg embed small-open night.edf --out features.npz
       cerebro-eeg embed my-model path/to/files --out features.parquet --level channel --layer 6 --map names.json
 
     Args:
-        model: A checkpoint, or the folder of a run.
+        model: A checkpoint, the folder of a run, or small-open: weights that come with the package.
         files: Recordings, or folders that are searched for them.
         out: The file to write: .npz, or .parquet where the package pyarrow is installed.
         level: One vector a window, one a channel, or one a patch of each channel.

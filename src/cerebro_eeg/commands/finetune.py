@@ -58,7 +58,8 @@ def finetune(
     Args:
         store: A folder that prepare made.
         task: Which of the store's tasks; info STORE lists them.
-        from_: A checkpoint or run to start from, or none for new weights (of the preset's size).
+        from_: A checkpoint or run to start from, small-open for the weights that come with the package, or none for new
+            weights (of the preset's size).
         out: The folder of the run; made where there is none, gone on with where it holds this run.
         preset: Whose hyper-parameters to use and, with --from none, whose size; otherwise the preset of the weights, or
             small.

@@ -8,6 +8,7 @@ from cerebro_eeg.commands.info_recording import RecordingSummary, info_recording
 from cerebro_eeg.commands.info_store import StoreSummary, info_store
 from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
+from cerebro_eeg.model.shipped import SHIPPED, is_shipped, shipped_names
 from cerebro_eeg.progress import counted
 from cerebro_eeg.schema import did_you_mean
 
@@ -49,8 +50,8 @@ def info(
       cerebro-eeg info night.edf --unknown drop --plot look.png --start 60
 
     Args:
-        target: A preset (tiny, small, base, large), or on this disk a checkpoint (a .safetensors file or its folder),
-            the folder of a store, or an EEG file.
+        target: A preset (tiny, small, base, large), the weights small-open that come with the package, or on this disk
+            a checkpoint (a .safetensors file or its folder), the folder of a store, or an EEG file.
         channels: Of a model: channels of the window whose cost is printed; 19 unless given.
         seconds: Of a model: seconds of that window, 5 unless given. Of an EEG file: seconds in the picture, 10 unless
             given.
@@ -96,6 +97,8 @@ def _find(target: str) -> Kind:
     """Return the kind of the target. Errors do not repeat a missing path, which may reveal who was recorded."""
     if target in PRESETS:
         return "preset"
+    if is_shipped(target):
+        return "checkpoint"
     path = Path(target)
     if target.endswith(".safetensors"):
         if not path.exists():
@@ -106,8 +109,9 @@ def _find(target: str) -> Kind:
     if not target or not path.exists():
         if path.name == target and "." not in target:
             raise ConfigError(
-                f"{target!r} is neither a preset nor a file{did_you_mean(target, PRESETS)}; presets are "
-                f"{', '.join(PRESETS)}; otherwise give a checkpoint, a store or an EEG file on this disk"
+                f"{target!r} is neither a preset nor a file{did_you_mean(target, [*PRESETS, *SHIPPED])}; presets are "
+                f"{', '.join(PRESETS)}, and weights come with the package under {shipped_names()}; otherwise give a "
+                "checkpoint, a store or an EEG file on this disk"
             )
         raise InputError("there is no such file or folder; give a preset, a checkpoint, a store or an EEG file")
     if path.is_dir() and path.suffix.casefold() != ".mff":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from cerebro_eeg import costs
 from cerebro_eeg.config import PRESETS, HeadConfig, ModelConfig, ObjectiveConfig, Training, preset
 from cerebro_eeg.errors import CheckpointError, InputError
+from cerebro_eeg.model.shipped import card_facts, is_shipped
 from cerebro_eeg.schema import to_dict
 
 
@@ -23,6 +24,8 @@ class ModelInfo:
     samples: int
     parts: dict[str, int]
     cost: costs.Cost
+    card: tuple[str, ...] = ()
+    """The facts of the card of weights that come with the package."""
 
     @property
     def parameters(self) -> int:
@@ -42,6 +45,7 @@ class ModelInfo:
             "objective": None if self.objective is None else to_dict(self.objective),
             "head": None if self.head is None else to_dict(self.head),
             "training": None if self.training is None else to_dict(self.training),
+            "card": list(self.card),
             "parameters": self.parameters,
             "parameters_by_part": self.parts,
             "parameters_whole_vocabulary": self.stored,
@@ -100,6 +104,8 @@ class ModelInfo:
         ]
         if self.training is not None:
             lines += ["", *_trained(self.training)]
+        if self.card:
+            lines += ["", "card", *(f"  {fact}" for fact in self.card)]
         return "\n".join(lines)
 
 
@@ -116,7 +122,8 @@ def info_model(target: str, channels: int = 19, seconds: float = 5.0) -> ModelIn
         )
     parts = costs.parameters(model, objective, head)
     cost = costs.cost(model, channels, samples)
-    return ModelInfo(target, kind, model, objective, head, training, channels, seconds, samples, parts, cost)
+    card = tuple(card_facts(target)) if is_shipped(target) else ()
+    return ModelInfo(target, kind, model, objective, head, training, channels, seconds, samples, parts, cost, card)
 
 
 def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig | None, Training | None, str]:

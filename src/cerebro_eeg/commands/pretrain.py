@@ -55,7 +55,8 @@ def pretrain(
         preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop; otherwise
             small, or with --from that of the weights.
         config: A JSON file that changes fields of the preset: {"model": {...}, "objective": {...}, "pretrain": {...}}.
-        from_: Go on from the weights of this checkpoint or run, whose model config then holds.
+        from_: Go on from the weights of this checkpoint or run, or from small-open, which comes with the package; its
+            model config then holds.
         attention: Where a token may look.
         style: Masked tokens in the encoder, or visible tokens only and a light decoder.
         patches: Samples, or a spectrogram cut into frames or squares.
@@ -67,8 +68,8 @@ def pretrain(
         seconds: Length of a window; otherwise the model's.
         stride: Seconds from window to window; otherwise side by side.
         weights: Share of each store; otherwise by its windows.
-        without: task:split, whose subjects are not learned from, such as eyes:test; or STORE:task:split, of another
-            store.
+        without: What is not learned from: a data set of a store, such as muse; the subjects of a split, as task:split,
+            such as eyes:test; or of a split of another store, as STORE:task:split.
         rate: What to do with a store of another rate than the model's.
         paper: Keep the batch size, however few steps an epoch has.
         set: Any other field, as name=value: model.depth=6 pretrain.weight_decay=0.1.

@@ -449,10 +449,11 @@ class Cerebro(hub.Shareable, nn.Module):
         force_download: bool = False,
         local_files_only: bool = False,
     ) -> Self:
-        """Load a checkpoint from a file, a folder or the Hub, and report it (``model.load_report``).
+        """Load a checkpoint from a file, a folder or the Hub, or ``"small-open"``, which comes with the package.
 
-        The file must hold the whole encoder. Another ``n_outputs`` than the file's makes a new head. Another ``window``
-        changes the length of the position table. The report mentions both. The other arguments are those of the class.
+        ``model.load_report`` says what was loaded. The file must hold the whole encoder. Another ``n_outputs`` than
+        the file's makes a new head. Another ``window`` changes the length of the position table. The report mentions
+        both. The other arguments are those of the class.
         """
         header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         head = _choose_head(header.head, n_outputs, task)

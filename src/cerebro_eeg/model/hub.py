@@ -1,7 +1,8 @@
 """Models in folders and on the Hugging Face Hub: ``model.safetensors``, ``config.json`` and a model card.
 
-Local folders and files come first and need no network. The Hub is asked only for a string of the form ``owner/model``
-that does not exist on the disk, never for a ``Path``. ``HF_HUB_OFFLINE`` and ``local_files_only`` are respected.
+Local folders and files come first and need no network. Then come names of weights that are part of the package, such
+as ``small-open``. The Hub is asked only for a string of the form ``owner/model`` that does not exist on the disk, never
+for a ``Path``. ``HF_HUB_OFFLINE`` and ``local_files_only`` are respected.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from cerebro_eeg.errors import CheckpointError
 from cerebro_eeg.files import begin_sums, parse_json, remove, write_text
 from cerebro_eeg.model.checkpoint import FORMAT, READS, VERSION, Header, check_savable, complete, read, save
+from cerebro_eeg.model.shipped import SHIPPED, is_shipped, shipped_names, shipped_weights
+from cerebro_eeg.schema import did_you_mean
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -33,11 +36,18 @@ def find(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """Return the path of the checkpoint in a local file, a local folder or a repository on the Hub."""
+    """Return the path of the checkpoint in a local file, a local folder, the package or a repository on the Hub."""
     path = Path(os.path.expanduser(source))  # unlike Path.expanduser, it does not raise for an unknown user
     if os.path.isdir(path):
         return _in_folder(path)
     asked = isinstance(source, str) and REPO_ID.fullmatch(source) and source[0] != "." and path.suffix != ".safetensors"
+    if is_shipped(source):
+        return shipped_weights(str(source))
+    if path.name == str(source) and not path.suffix and not os.path.lexists(path):
+        raise CheckpointError(
+            f"there is no checkpoint {source}{did_you_mean(path.name, SHIPPED)}; give a .safetensors file or a folder "
+            f"that holds one, or a name of weights that come with the package: {shipped_names()}"
+        )
     if not asked or os.path.exists(path):
         return path  # if it does not exist, reading it raises a clear error
     from huggingface_hub import hf_hub_download
@@ -64,7 +74,7 @@ def load(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> tuple[Header, dict[str, Tensor]]:
-    """Return header and tensors of a checkpoint in a file, a folder or on the Hub, both checked."""
+    """Return header and tensors of a checkpoint in a file, a folder, the package or on the Hub, both checked."""
     return read(find(source, revision, token, cache_dir, force_download, local_files_only))
 
 

@@ -133,7 +133,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
         force_download: bool = False,
         local_files_only: bool = False,
     ) -> Self:
-        """Load a checkpoint from a file, a folder or the Hub, with its own objective or another one."""
+        """Load a checkpoint (a file, a folder, the Hub, ``"small-open"``) with its own objective or another one."""
         header, tensors = hub.load(source, revision, token, cache_dir, force_download, local_files_only)
         model = cls(header.model, objective or header.objective)
         model.training_record = header.training

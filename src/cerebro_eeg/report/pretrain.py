@@ -45,7 +45,7 @@ from cerebro_eeg.runs.reconstruction import (
     find_examples,
     reconstruct,
 )
-from cerebro_eeg.runs.windows import open_stores, pretrain_windows
+from cerebro_eeg.runs.windows import open_stores, pretrain_sources
 from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.train.log import read_lines
 
@@ -150,10 +150,7 @@ def _sources(settings: dict[str, Any], folders: Sequence[Path]) -> tuple[Sources
     if [store.hash() for store in stores] != [store["sha256"] for store in settings["stores"]]:
         raise InputError("the stores are not those that the run was trained on; give the same ones in the same order")
     seconds = choices["seconds"] or model["window"] / model["signal"]["sfreq"]
-    found = [pretrain_windows(store, seconds, choices["stride"], choices["without"]) for store in stores]
-    train = [(store, windows) for store, (windows, _) in zip(stores, found, strict=True)]
-    validation = [(store, v) for store, (_, v) in zip(stores, found, strict=True) if v is not None and len(v)]
-    return train, validation
+    return pretrain_sources(stores, seconds, choices["stride"], choices["without"])
 
 
 def _weights(run: RunFolder) -> str:

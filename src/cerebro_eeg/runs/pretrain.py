@@ -48,7 +48,7 @@ from cerebro_eeg.runs.windows import (
     name_windows,
     note_seen,
     open_stores,
-    pretrain_windows,
+    pretrain_sources,
     read_alone,
     read_steps,
     signal_of,
@@ -118,9 +118,7 @@ def _pretrain(
     for line in check_signal(stores, config, options.rate):
         say(f"note: {line}")
     seconds = config.window / config.signal.sfreq if options.seconds is None else options.seconds
-    found = [pretrain_windows(store, seconds, options.stride, options.without) for store in stores]
-    sources = [(store, windows) for store, (windows, _) in zip(stores, found, strict=True)]
-    validation = [(store, v) for store, (_, v) in zip(stores, found, strict=True) if v is not None and len(v)]
+    sources, validation = pretrain_sources(stores, seconds, options.stride, options.without)
     counts = [len(windows) for _, windows in sources]
     batch = fit_batch(table.batch_size, sum(counts), options.paper, say)
     order = Order(options.seed, counts, batch, options.weights)

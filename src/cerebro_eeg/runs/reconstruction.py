@@ -38,6 +38,7 @@ from cerebro_eeg.runs.baselines import (
     spread,
 )
 from cerebro_eeg.runs.pretrain import Sources, mask_noise
+from cerebro_eeg.runs.windows import dataset_of
 from cerebro_eeg.train.loop import evaluating
 
 BATCH = 32
@@ -197,11 +198,6 @@ class Reconstructed:
         for group in self.groups:
             found.setdefault(group.dataset, []).append(group.errors)
         return {dataset: _join(parts) for dataset, parts in sorted(found.items())}
-
-
-def dataset_of(store: Store, id: str) -> str:
-    """Return the dataset of a recording: its id names it in the open-EEG pack, otherwise its store does."""
-    return id.partition("_")[0] if store.info.dataset == "openeeg" else store.info.dataset
 
 
 def reconstruct(

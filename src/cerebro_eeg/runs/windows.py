@@ -47,14 +47,63 @@ def open_stores(folders: Sequence[Path]) -> list[Store]:
     return [Store(folder) for folder in folders]
 
 
+def pretrain_sources(
+    stores: Sequence[Store], seconds: float, stride: float | None, without: Sequence[str] = ()
+) -> tuple[list[tuple[Store, Windows]], list[tuple[Store, Windows]]]:
+    """Return each store with its windows to pre-train on, and each that has windows to validate with.
+
+    ``without`` lists splits, as ``pretrain_windows`` takes them, and data sets of any of the stores.
+    """
+    datasets = _check_datasets(stores, without)
+    splits = [text for text in without if ":" in text]
+    found = [_pretrain_windows(store, seconds, stride, splits, datasets) for store in stores]
+    train = [(store, windows) for store, (windows, _) in zip(stores, found, strict=True)]
+    return train, [(store, v) for store, (_, v) in zip(stores, found, strict=True) if v is not None and len(v)]
+
+
 def pretrain_windows(
     store: Store, seconds: float, stride: float | None, without: Sequence[str] = ()
 ) -> tuple[Windows, Windows | None]:
     """Return the windows to pre-train on and to validate with: splits of the store's pretrain task, or all windows.
 
-    ``without`` lists "task:split", or "STORE:task:split" of another store. Every subject of those splits is left out,
-    and every recording without a subject.
+    ``without`` lists "task:split", "STORE:task:split" of another store, or a data set of the store. Of a split every
+    subject is left out, and every recording without a subject. Of a data set all recordings are left out, also from
+    the validation.
     """
+    datasets = _check_datasets([store], without)
+    return _pretrain_windows(store, seconds, stride, [text for text in without if ":" in text], datasets)
+
+
+def dataset_of(store: Store, id: str) -> str:
+    """Return the dataset of a recording: its id names it in the open-EEG pack, otherwise its store does."""
+    return id.partition("_")[0] if store.info.dataset == "openeeg" else store.info.dataset
+
+
+def _check_datasets(stores: Sequence[Store], without: Sequence[str]) -> set[str]:
+    """Return the data sets that are left out; raise an error for one that no store has, or that is all of a store."""
+    asked = [text for text in without if ":" not in text]
+    if not asked:
+        return set()
+    known = [{dataset_of(store, record.id) for record in store.recordings} for store in stores]
+    names = sorted(set().union(*known))
+    for text in asked:
+        if text not in names:
+            some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+            raise ConfigError(
+                f"without is {text!r}; expected a data set ({some}), task:split such as eyes:test, or STORE:task:split"
+            )
+    for number, of_store in enumerate(known, 1):
+        if of_store <= set(asked):
+            raise ConfigError(
+                f"without is {', '.join(sorted(of_store))}, which leaves nothing of store {number}; keep a data set "
+                "of it, or do not give that store"
+            )
+    return set(asked)
+
+
+def _pretrain_windows(
+    store: Store, seconds: float, stride: float | None, splits: Sequence[str], datasets: set[str]
+) -> tuple[Windows, Windows | None]:
     has_task = any(PRETRAIN in record.labels for record in store.recordings)
     if has_task:
         name = validation_split(store, PRETRAIN)
@@ -62,7 +111,10 @@ def pretrain_windows(
         validation = None if name is None else find_windows(store, seconds=seconds, task=PRETRAIN, split=name)
     else:
         train, validation = find_windows(store, seconds=seconds, stride=stride), None
-    banned = _subjects_of(store, without)
+    if datasets:
+        train = _without_datasets(store, train, datasets)
+        validation = None if validation is None else _without_datasets(store, validation, datasets)
+    banned = _subjects_of(store, splits)
     if banned:
         numbers = [n for n, name in enumerate(train.facts.subjects) if name in banned]
         train = train.take(~np.isin(train.subject, [-1, *numbers]))
@@ -71,11 +123,17 @@ def pretrain_windows(
     return train, validation
 
 
+def _without_datasets(store: Store, windows: Windows, datasets: set[str]) -> Windows:
+    """Return the windows of recordings of all other data sets."""
+    numbers = [n for n, id in enumerate(windows.facts.ids) if dataset_of(store, id) in datasets]
+    return windows.take(~np.isin(windows.recording, numbers))
+
+
 def _subjects_of(store: Store, without: Sequence[str]) -> set[str]:
     """Return the subjects of splits, each given as "task:split" or "STORE:task:split"."""
     found: set[str] = set()
     for text in without:
-        *other, task, split = text.rsplit(":", 2) if ":" in text else ("", "")
+        *other, task, split = text.rsplit(":", 2)
         if not task or not split:
             raise ConfigError(f"without is {text!r}; expected task:split, such as eyes:test, or STORE:task:split")
         place = Store(Path(other[0])) if other else store
