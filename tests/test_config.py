@@ -109,6 +109,9 @@ def test_schema_is_frozen():
     }
     head = {"n_outputs": 2, "task": "classification", "names": [], "samples": None, "threshold": None}
     head["threshold_level"] = "unknown"
+    bands = [1.0, 4.0, 8.0, 13.0, 20.0, 30.0, 45.0]
+    head["readout"] = {"parts": ["mean"], "channels": [], "bands": bands, "shrinkage": 0.05}
+    head["centred"] = False
     assert to_dict(HeadConfig(2)) == head
     assert to_dict(Training()) == {"steps": 0, "windows": 0, "electrode_windows": {}, "data": []}
     seen = {"subjects": [], "ids": "", "task": ""}
