@@ -42,10 +42,10 @@ def test_rivals_find_alpha_in_new_subjects_and_are_scored_on_the_runs_windows(st
     with process_group("cpu") as processes:
         found = rivals.rival_predictions(opened, split, processes)
     assert list(found) == ["band power", "filter-bank covariance", "both together"]
-    for predictions in found.values():
+    for predictions in (rival.predictions for rival in found.values()):
         assert len(predictions) == len(split.test)
         np.testing.assert_array_equal(predictions.truth, split.test.label)
-    assert headline(found["band power"])[1] > 0.9
+    assert headline(found["band power"].predictions)[1] > 0.9
 
 
 def test_evaluate_puts_rivals_beside_the_score_once(store, tmp_path, monkeypatch):
@@ -115,3 +115,4 @@ def test_the_comparison_is_plain_json(store, tmp_path):
     found = evaluate(run, store, device="cpu")
     kept = json.loads((run / rivals.FILE).read_text(encoding="utf-8"))
     assert kept == {"format": 1, "rivals": list(found.rivals)}
+    assert all(row["centred"] in (True, False) for row in kept["rivals"])

@@ -24,6 +24,8 @@ def finetune(
     freeze: bool = False,
     lora: int | None = None,
     few: bool = False,
+    readout: Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
+    | None = None,
     solver: Literal["exact", "adamw"] = "exact",
     seeds: int = 1,
     seed: int = 0,
@@ -69,6 +71,11 @@ def finetune(
             has them merged and is a checkpoint like any other.
         few: For few labelled subjects: the exact probe's head first, then adapters (of rank 8, or --lora) for 200 steps
             (or --steps) at a rate of 1e-4 (or --lr). Validation chooses among averaged weights and the probe itself.
+        readout: What the head reads of a window: the mean of the last tokens, as in the paper; moments (mean and
+            deviation over tokens of four layers); channels (mean token of every channel); power (log band power);
+            tangent (log covariances in frequency bands); simple (these two, no encoder); encoder (moments, covariances
+            of tokens between channels, amplitude); hybrid (encoder and simple). auto, the default with --freeze,
+            chooses by cross-validation over training and validation subjects. Otherwise it is the mean.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
         seeds: How many trainings, each with a seed of its own, from --seed on. The exact probe of given weights draws
             nothing at random and is trained once.
@@ -134,6 +141,7 @@ def finetune(
         untrained="as_is" if freeze and from_ == "none" else untrained,
         lora=lora,
         few=few or None,
+        readout=readout or ("auto" if freeze and solver == "exact" and not paper else None),
     )
     progress, began = Progress(), time.monotonic()
     say_first(progress, [line, no_report()])

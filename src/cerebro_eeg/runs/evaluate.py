@@ -22,12 +22,13 @@ from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import no_events, require_packages
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, data_before, seen_before
+from cerebro_eeg.runs.readout_choice import head_outputs
 from cerebro_eeg.runs.results import EvaluateResult
 from cerebro_eeg.runs.rivals import compare_with_rivals, read_rivals
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
-from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
+from cerebro_eeg.runs.store_predictions import to_predictions
 from cerebro_eeg.runs.windows import LabelledTask, electrodes_of, find_splits
 from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, score
@@ -110,6 +111,12 @@ def evaluate(
         options, seeds = settings["choices"], seeds_that_differ(settings)
         notes = [*filter(None, [one_for_all(settings)])]
         trainings = list(_find_trainings(run, store, settings, split, stack, notes))
+        heads = [checkpoint.read_header(training.weights).head for training in trainings]
+        if any(head is not None and head.centred for head in heads):
+            notes.append(
+                "outputs are centred per subject, without labels: each score uses all windows of a subject at once; "
+                "predict centres by the recording"
+            )
         as_is = options["rate"] == "as_is"
         scorer = Scorer(store, processes, events, untrained or options["untrained"], as_is, resamples, say)
         seen = _seen(folder, trainings, settings, split)
@@ -353,7 +360,7 @@ def predict_training(scorer: Scorer, training: TrainedModel) -> Predictions:
             f"the weights of {training.place} do not answer {', '.join(windows.names)}; the run was altered"
         )
     ids = electrodes_of([windows], model.training_record.electrode_windows, scorer.untrained)
-    output = predict_windows(
+    output = head_outputs(
         model.to(scorer.processes.device), scorer.store, windows, scorer.processes, electrodes=ids, say=scorer.say
     )
     return to_predictions(scorer.store, windows, output)

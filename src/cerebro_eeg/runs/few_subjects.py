@@ -86,6 +86,8 @@ def learner_of(plain: Cerebro, options: "FinetuneOptions", seed: int) -> Cerebro
 def begin_with_head(learner: Cerebro, plain: Cerebro) -> None:
     """Copy the head of the plain model, which is the probe's, and let the average begin with it."""
     learner.final_layer.load_state_dict(plain.final_layer.state_dict())
+    if learner.readout is not None and plain.readout is not None:
+        learner.readout.load_state_dict(plain.readout.state_dict())
     if (average := average_of(learner)) is not None:
         average.update(learner, decay=0.0)
 

@@ -37,6 +37,17 @@ from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, seen_before
+from cerebro_eeg.runs.readout_choice import (
+    READOUTS,
+    FittedReadout,
+    ReadoutName,
+    fit_readout,
+    fitting_names,
+    head_outputs,
+    readout_config,
+    shared_channels,
+    start_readout,
+)
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
@@ -104,6 +115,8 @@ class FinetuneOptions:
     lora: int | None = None
     few: bool | None = None
     """True or None and never False, so that runs of older releases, which lack it, can be resumed."""
+    readout: ReadoutName | None = None
+    """None is the paper's mean."""
 
 
 def finetune(
@@ -119,7 +132,7 @@ def finetune(
 ) -> FinetuneResult:
     """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
     began, folder = time.monotonic(), RunFolder(out)
-    options = few_subjects.settle(options, start, engine)
+    options = _settle_readout(few_subjects.settle(options, start, engine), engine)
     require_packages("sklearn", why="finetune")
     with contextlib.ExitStack() as stack:
         processes, say, tell = stack.enter_context(training_processes(folder, engine, say, tell))
@@ -155,6 +168,21 @@ def finetune(
             processes.first,
             seen.to_dict(),
         )
+
+
+def _settle_readout(options: FinetuneOptions, engine: Engine) -> FinetuneOptions:
+    """Return the options with None for the paper's mean; raise an error for what does not go together."""
+    if options.readout in (None, "mean") and not (options.readout == "mean" and options.freeze):
+        return dataclasses.replace(options, readout=None)
+    by_steps = not options.freeze or options.solver != "exact"
+    if by_steps and options.readout == "auto":
+        raise ConfigError(
+            "--readout auto chooses among exact probes, for --freeze; for gradient steps name one of "
+            f"{', '.join(READOUTS)}"
+        )
+    if by_steps and engine.strategy == "fsdp":
+        raise ConfigError(f"--readout {options.readout} does not work with --strategy fsdp; leave one of them out")
+    return options
 
 
 def _seen(start: Path | None, hash: str, splits: Sequence[Split]) -> SeenBefore:
@@ -225,12 +253,26 @@ def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say
     for line in check_signal([shared.store], model.config, shared.options.rate):
         say(f"note: {line}")
     one = _OneTraining(model, split, folder, _choose_electrodes(shared, model, split, say), seed)
+    fitted, steps, chosen = None, 0, None
     if shared.options.freeze and shared.options.solver == "exact":
-        _train_probe(shared, one, say)
-        steps, chosen = 0, None
+        fitted = _train_probe(shared, one, say)
     else:
+        if shared.options.readout is not None:
+            _give_readout(shared, one, say)
         steps, chosen = _train_by_steps(shared, one, say, tell)
-    return _finish(shared, one, steps, chosen)
+    return _finish(shared, one, steps, chosen, fitted)
+
+
+def _give_readout(shared: _Shared, one: _OneTraining, say: Say) -> None:
+    """Give a model a new head with the read-out that was named; its numbers are set before the first step."""
+    assert shared.options.readout is not None
+    names, channels = one.split.train.names, shared_channels(one.split, one.electrodes)
+    (name,) = fitting_names(shared.options.readout, channels, say)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(one.seed)
+        one.model.reset_head(len(names), names, readout_config(READOUTS[name], channels))
+    if shared.options.freeze:
+        one.model.freeze()
 
 
 def _make_model(shared: _Shared, seed: int, split: Split) -> Cerebro:
@@ -278,12 +320,18 @@ def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) 
     return None
 
 
-def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> None:
-    """Fit the head with scikit-learn on frozen features, and write it into the model."""
+def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout | None:
+    """Fit the head with scikit-learn on frozen features, and write it into the model.
+
+    The mean of the last tokens has its strength chosen on validation, as every release did. Other read-outs are chosen
+    by cross-validation over subjects, and what that gave is returned.
+    """
     processes, model, split, folder = shared.processes, one.model, one.split, one.folder
     if processes.first and not shared.options.few:  # the steps that follow have begun the folder
         begin_folder(folder, "probe", {"seed": one.seed, "fold": split.name}, {"processes": processes.size}, say)
     model.to(processes.device)
+    if shared.options.readout is not None:
+        return _fit_readout(shared, one, say)
     kept = {
         name: predict_windows(model, shared.store, part, processes, electrodes=one.electrodes, read=features, say=say)
         for name, part in (("train", split.train), ("validation", split.validation))
@@ -308,6 +356,39 @@ def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> None:
         layer.bias.copy_(torch.from_numpy(bias_K))
     if processes.first:
         write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
+    return None
+
+
+def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
+    """Choose and fit a read-out and its head. Before gradient steps it has no centring and leaves validation alone."""
+    model, options = one.model, shared.options
+    assert options.readout is not None
+    first = bool(options.few)
+    fitted = fit_readout(
+        model,
+        shared.store,
+        one.split,
+        options.readout,
+        shared.processes,
+        electrodes=one.electrodes,
+        balanced=options.balanced,
+        centring=not first,
+        validate=not first,
+        say=say,
+    )
+    say(fitted.line())
+    if options.freeze:
+        model.freeze()
+    if one.split.train.target is not None:  # in the units that gradient steps learn in; _finish converts them back
+        scaling, layer = scaling_of(one.split.train), model.final_layer
+        assert isinstance(layer, nn.Linear)
+        with torch.no_grad():
+            std_K, mean_K = (torch.from_numpy(x).to(layer.weight) for x in (scaling.std_K, scaling.mean_K))
+            layer.weight.div_(std_K[:, None])
+            layer.bias.sub_(mean_K).div_(std_K)
+    if shared.processes.first:
+        write_text(one.folder.path / "probe.json", json.dumps(fitted.model.to_dict()) + "\n")
+    return fitted
 
 
 def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) -> tuple[int, int | None]:
@@ -357,6 +438,10 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         few_subjects.move_like(one.model, model)
         with training_steps(run, folder, engine, batch, tell) as (steps, log):
+            if options.readout is not None and not options.few and run.progress.step == 0:
+                start_readout(one.model, store, windows, processes, one.electrodes)
+                if model is not one.model and model.readout is not None and one.model.readout is not None:
+                    model.readout.load_state_dict(one.model.readout.state_dict())
             if options.few and run.progress.step == 0:
                 _train_probe(shared, one, say)
                 few_subjects.begin_with_head(model, one.model)
@@ -392,7 +477,7 @@ def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: 
     if run.module is not one.model:  # adapters: what is scored is the plain model that would be saved, as it is then
         few_subjects.fill_plain(one.model, run.module)
         scored, precision = one.model, "fp32"
-    output = predict_windows(
+    output = head_outputs(
         scored, shared.store, validation, shared.processes, electrodes=one.electrodes, precision=precision
     )
     metric, score = headline(to_predictions(shared.store, validation, _unscaled(output, one.split)))
@@ -409,17 +494,18 @@ def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: 
     return metric, score
 
 
-def _finish(shared: _Shared, one: _OneTraining, steps: int, chosen: int | None) -> TrainedResult:
+def _finish(
+    shared: _Shared, one: _OneTraining, steps: int, chosen: int | None, fitted: FittedReadout | None
+) -> TrainedResult:
     """Predict validation, choose the threshold on it, write the weights, and then ``finished.json``."""
     model, split, folder = one.model, one.split, one.folder
     metric, score, threshold = "", None, None
     level: Literal["recording", "window", "unknown"] = "unknown"
-    if split.validation is not None:
-        output = predict_windows(model, shared.store, split.validation, shared.processes, electrodes=one.electrodes)
-        found: Predictions = to_predictions(shared.store, split.validation, _unscaled(output, split))
+    if (answers := _validation_answers(shared, one, fitted)) is not None:
+        found, deciding = answers
         metric, score = headline(found)
         if found.kind == "classification" and len(found.names) == 2:
-            threshold, level = choose_threshold(found), threshold_level(found)
+            threshold, level = choose_threshold(deciding), threshold_level(deciding)
         if shared.processes.first:
             found.save(folder.path / "validation.npz")
     assert model.head is not None
@@ -432,6 +518,33 @@ def _finish(shared: _Shared, one: _OneTraining, steps: int, chosen: int | None) 
         _remove_unfinished(folder)
     shared.processes.barrier()
     return TrainedResult(str(folder.path), split.name, one.seed, steps, metric, score, threshold, chosen)
+
+
+def _validation_answers(
+    shared: _Shared, one: _OneTraining, fitted: FittedReadout | None
+) -> tuple[Predictions, Predictions] | None:
+    """Return predictions of the validation windows, and those that the threshold is chosen on; None without any.
+
+    A head that was fitted on validation subjects as well is not asked about them. Models that had not seen their
+    subjects answered in the cross-validation, for the training windows, too, and the threshold is chosen on all.
+    """
+    split, store = one.split, shared.store
+    if fitted is not None and fitted.held_out:
+        parts = {"train": split.train, "validation": split.validation}
+        kept = {
+            part: to_predictions(store, windows, fitted.held_out[part][fitted.model.name])
+            for part, windows in parts.items()
+            if windows is not None and part in fitted.held_out
+        }
+        if "validation" in kept:
+            return kept["validation"], kept["train"].joined(kept["validation"])
+        if split.validation is None:
+            return None
+    if split.validation is None:
+        return None
+    output = head_outputs(one.model, store, split.validation, shared.processes, electrodes=one.electrodes)
+    found = to_predictions(store, split.validation, _unscaled(output, split))
+    return found, found
 
 
 def _remove_unfinished(folder: RunFolder) -> None:

@@ -1,15 +1,15 @@
 """Rivals: simple features with logistic regression, on the same windows and splits as the model that is scored.
 
 A foundation model is of use only where it beats what takes seconds. So every score stands beside log band power, log
-covariances in a filter bank, and both together. They use no encoder. A linear model is fitted on the training windows,
-and validation chooses its strength, as for our own frozen probe.
+covariances in a filter bank, and both together. They use no encoder. Cross-validation over training and validation
+subjects chooses the strength of a linear model and whether features are centred per subject, as for our own read-outs.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import ModelConfig, ReadoutConfig, ReadoutPart
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model.encoder import Encoder
-from cerebro_eeg.model.readouts import Readout, common_channels, widths
-from cerebro_eeg.runs.probe import fit_probe
+from cerebro_eeg.model.readouts import Readout, widths
+from cerebro_eeg.runs.linear_models import fit_chosen, groups_of, labelled
+from cerebro_eeg.runs.readout_choice import SIMPLE, shared_channels
 from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
 from cerebro_eeg.runs.windows import Split, signal_of
 from cerebro_eeg.scores.paired import Paired, paired
@@ -33,50 +33,42 @@ from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
 
-SIMPLE: tuple[ReadoutPart, ...] = ("power", "tangent")
 RIVALS: dict[str, tuple[ReadoutPart, ...]] = {
     "band power": ("power",),
     "filter-bank covariance": ("tangent",),
     "both together": SIMPLE,
 }
 FILE = "rivals.json"
+FILES = {"test": FILE, "validation": "rivals-validation.json"}
+"""The file of a run that keeps the comparison on a split."""
 WIN = 0.9
 """Share of the draws of subjects in which a model must be ahead to win."""
 
 
 @dataclass(frozen=True)
-class SimpleFeatures:
-    """The features of all rivals, by split, and the number of features of each part."""
+class RivalAnswers:
+    """What a rival predicts for the windows of a split, and whether it was centred per subject."""
 
-    by_split: Mapping[str, NDArray[np.float32]]
-    sizes: Mapping[str, int]
-
-    def of(self, split: str, parts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the features of some parts; in each, all features together have the same variance."""
-        found, first = [], 0
-        for part, size in self.sizes.items():
-            if part in parts:
-                found.append(self.by_split[split][:, first : first + size])
-            first += size
-        return np.concatenate(found, 1)
+    predictions: Predictions
+    centred: bool
 
 
-def shared_channels(split: Split) -> tuple[str, ...]:
-    """Return the channels that all windows of a split have."""
-    parts = [part for part in (split.train, split.validation, split.test) if part is not None]
-    montages = {part.facts.montages[n] for part in parts for n in np.unique(part.facts.montage[part.recording])}
+def rival_predictions(
+    store: Store,
+    split: Split,
+    processes: ProcessGroup,
+    *,
+    part: Literal["test", "validation"] = "test",
+    balanced: bool = False,
+) -> dict[str, RivalAnswers]:
+    """Return what each rival predicts for the windows of a split; nothing if its windows share no channels.
 
-    def ids(names: tuple[str, ...]) -> NDArray[np.int64]:
-        return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
-
-    return common_channels(sorted(montages), ids)
-
-
-def simple_features(store: Store, split: Split, processes: ProcessGroup) -> SimpleFeatures | None:
-    """Compute the features of the rivals for all windows of a split; None if its windows share no channels."""
-    channels = shared_channels(split)
-    if not channels:
-        return None
+    Training and validation subjects choose a rival's strength and centring, by cross-validation, and fit it. Its
+    predictions for validation windows are those of the cross-validation.
+    """
+    channels, asked = shared_channels(split), split.test if part == "test" else split.validation
+    if not channels or asked is None:
+        return {}
     model = ModelConfig(signal=signal_of(store), window=max(split.train.samples, 64))
     config = ReadoutConfig(SIMPLE, channels)
     readout = Readout(config, model).to(processes.device)
@@ -85,35 +77,23 @@ def simple_features(store: Store, split: Split, processes: ProcessGroup) -> Simp
         assert isinstance(module, Readout)
         return module.raw(batch, cast(Encoder, None))  # these parts need no encoder
 
-    parts: dict[str, Windows | None] = {"train": split.train, "validation": split.validation, "test": split.test}
-    found = {
-        name: predict_windows(readout, store, windows, processes, read=read)
-        for name, windows in parts.items()
-        if windows is not None
-    }
-    return SimpleFeatures(found, dict(zip(SIMPLE, widths(config, model), strict=True)))
+    def raw(windows: Windows) -> NDArray[np.float32]:
+        return predict_windows(readout, store, windows, processes, read=read)
 
-
-def rival_predictions(
-    store: Store, split: Split, processes: ProcessGroup, *, balanced: bool = False
-) -> dict[str, Predictions]:
-    """Return what each rival predicts for the test windows of a split; nothing if its windows share no channels."""
-    features = simple_features(store, split, processes)
-    if features is None or split.test is None:
-        return {}
+    known = [windows for windows in (split.train, split.validation) if windows is not None]
+    sizes = dict(zip(SIMPLE, widths(config, model), strict=True))
+    data = labelled([(windows, raw(windows)) for windows in known], sizes)
+    asked_BP = raw(asked) if part == "test" else None
     found = {}
     for name, parts in RIVALS.items():
-        probe = fit_probe(
-            store,
-            split.train,
-            features.of("train", parts),
-            split.validation,
-            None if split.validation is None else features.of("validation", parts),
-            balanced=balanced,
-            blocks=[features.sizes[part] for part in parts],
-        )
-        output = (features.of("test", parts) @ probe.weight_KD.T + probe.bias_K).astype(np.float32)
-        found[name] = to_predictions(store, split.test, output)
+        fitted = fit_chosen(data, {name: parts}, balanced=balanced)
+        if asked_BP is not None:
+            output = fitted.outputs(asked_BP[:, data.columns(parts)], groups_of(asked))
+        elif fitted.own_held_out is not None:
+            output = fitted.own_held_out[len(split.train) :]
+        else:
+            return {}  # too few subjects
+        found[name] = RivalAnswers(to_predictions(store, asked, output), fitted.centred)
     return found
 
 
@@ -130,29 +110,33 @@ def compare_with_rivals(
     balanced: bool,
     resamples: int,
     say: Callable[[str], None],
+    part: Literal["test", "validation"] = "test",
 ) -> list[dict[str, Any]]:
-    """Return how a run stands beside the rivals, and keep it in ``rivals.json``; ``predictions`` are by fold."""
+    """Return how a run stands beside the rivals, and keep it in a file of the run; ``predictions`` are by fold."""
     say("simple rivals on the same windows: band power, filter-bank covariance, both together")
     of_folds: dict[str, list[Paired]] = {}
+    centred: dict[str, list[bool]] = {}
     for split in splits:
-        for name, found in rival_predictions(store, split, processes, balanced=balanced).items():
-            of_folds.setdefault(name, []).append(paired(predictions[split.name], found, resamples=resamples))
-    rows = [{"name": name, **_mean(of)} for name, of in of_folds.items()]
-    write_text(run / FILE, json.dumps({"format": 1, "rivals": rows}, indent=2, allow_nan=False) + "\n")
+        for name, found in rival_predictions(store, split, processes, part=part, balanced=balanced).items():
+            pair = paired(predictions[split.name], found.predictions, resamples=resamples)
+            of_folds.setdefault(name, []).append(pair)
+            centred.setdefault(name, []).append(found.centred)
+    rows = [{"name": name, "centred": all(centred[name]), **_mean(of)} for name, of in of_folds.items()]
+    write_text(run / FILES[part], json.dumps({"format": 1, "rivals": rows}, indent=2, allow_nan=False) + "\n")
     return rows
 
 
-def read_rivals(run: Path) -> list[dict[str, Any]] | None:
+def read_rivals(run: Path, part: str = "test") -> list[dict[str, Any]] | None:
     """Return the kept comparison of a run; None if there is none."""
     try:
-        found = parse_json((run / FILE).read_text(encoding="utf-8"))
+        found = parse_json((run / FILES[part]).read_text(encoding="utf-8"))
         if found["format"] == 1 and isinstance(found["rivals"], list):
             return list(found["rivals"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    raise ConfigError(f"{FILE} of {run} is damaged; delete it and evaluate again")
+    raise ConfigError(f"{FILES[part]} of {run} is damaged; delete it and run the same command again")
 
 
 def _mean(folds: Sequence[Paired]) -> dict[str, Any]:
@@ -174,6 +158,9 @@ def rival_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         between = "n/a" if row["low"] is None else f"{row['low']:+.3f} to {row['high']:+.3f}"
         lines.append(f"  {row['name']:<24} {row['rival']:>7.3f} {row['difference']:>+7.3f}   {between}")
+    if any(row.get("centred") for row in rows):
+        names = ", ".join(row["name"] for row in rows if row.get("centred"))
+        lines.append(f"  centred per subject, with all windows of a subject at once: {names}")
     return [*lines, f"  {verdict(rows)}"]
 
 

@@ -206,6 +206,12 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.output)
 
+    def joined(self, other: "Predictions") -> "Predictions":
+        """Return these predictions and those of further windows."""
+        arrays = ("output", "truth", "recording", "subject", "start")
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in arrays}
+        return replace(self, **both)
+
     def save(self, path: Path) -> None:
         """Write them as .npz, atomically."""
         arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in FIELDS}

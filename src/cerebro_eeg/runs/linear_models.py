@@ -1,0 +1,414 @@
+"""Linear models on the features of windows, chosen by cross-validation over subjects.
+
+A read-out has many more features than there are labelled subjects. What it may read, how strongly it is regularised and
+whether features are centred per subject is therefore chosen on subjects that a model was not fitted on: in turns, one
+fifth of the subjects is held out. The chosen model is then fitted on all of them. Our heads and their simple rivals are
+chosen by these same lines.
+
+Two models can be stacked: their outputs are added with a weight that is chosen in the same way. The sum of two linear
+models is one linear model on the features of both.
+
+The regularised solution depends on features only through their products. So it does not change if wide features are
+turned onto their principal axes, and the fit is much faster there.
+
+Legend: **B** windows, **P** features, **Q** principal axes, **K** outputs.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_eeg.config import ReadoutPart
+from cerebro_eeg.data.batching.windows import Windows
+
+STRENGTHS = (0.1, 0.5, 2.5, 12.5, 62.5)
+"""Inverse regularisations to choose from, for features whose variances sum to 1."""
+DEFAULT_STRENGTH = 2.5
+"""Inverse regularisation where too few subjects are there to choose one."""
+FOLDS = 5
+AXES = 512
+"""Most principal axes; what lies beyond them is mostly noise."""
+LEAST_GROUPS = 3
+"""With fewer subjects nothing can be chosen by cross-validation."""
+
+BLENDS = (0.15, 0.3, 0.5, 0.7)
+"""Weights of the first of two stacked models to choose from; the second has the rest."""
+
+Candidates = Mapping[str, tuple[ReadoutPart, ...]]
+"""Names of models, and the parts that each of them reads."""
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """Features of windows, part after part, with the truth and the subject of each window."""
+
+    raw_BP: NDArray[np.float32]
+    sizes: Mapping[ReadoutPart, int]
+    """Number of features of each part, in order."""
+    label_B: NDArray[np.int64]
+    target_BK: NDArray[np.float32] | None
+    """Values, for a regression."""
+    outputs: int
+    group_B: NDArray[np.int64]
+    """Number of the subject, or of the recording where the subject is not known."""
+
+    def columns(self, parts: Sequence[ReadoutPart]) -> NDArray[np.intp]:
+        """Return the places of the features of some parts, in the order of the parts."""
+        ends = dict(zip(self.sizes, np.cumsum(list(self.sizes.values())), strict=True))
+        return np.concatenate([np.arange(ends[part] - self.sizes[part], ends[part]) for part in parts])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The best cross-validated score of a model, with and without centring."""
+
+    name: str
+    centred: bool
+    strength: float | None
+    """Inverse regularisation; None for stacked models, which keep those of their parts."""
+    score: float
+    blend: float | None = None
+    """Weight of the first of two stacked models."""
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model on standardised features, and how it was chosen."""
+
+    name: str
+    parts: tuple[ReadoutPart, ...]
+    centred: bool
+    """Whether the mean over a subject's windows is subtracted from features, which is done on outputs as well."""
+    strength: float | None
+    shift_P: NDArray[np.float64]
+    scale_P: NDArray[np.float64]
+    weight_KP: NDArray[np.float64]
+    bias_K: NDArray[np.float64]
+    metric: str
+    """What was compared: AUROC (mean over classes against the rest) or R2."""
+    subjects: int
+    """Subjects (or recordings) of the cross-validation; 0 if there was none."""
+    tried: tuple[Tried, ...]
+    held_out: Mapping[str, NDArray[np.float32]]
+    """Outputs (B, K) of each candidate for every window, by models that had not seen its subject."""
+
+    @property
+    def own_held_out(self) -> NDArray[np.float32] | None:
+        """Outputs for every window by models that had not seen its subject; None without cross-validation."""
+        return self.held_out.get(self.name)
+
+    @property
+    def score(self) -> float | None:
+        """The cross-validated score; None without cross-validation."""
+        return max((one.score for one in self.tried if one.name == self.name), default=None)
+
+    def outputs(self, raw_BP: NDArray[np.float32], group_B: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return outputs for raw features of its own parts; a centred model needs all windows of each group."""
+        output_BK = ((raw_BP - self.shift_P) * self.scale_P) @ self.weight_KP.T + self.bias_K
+        if self.centred:
+            from cerebro_eeg.runs.decisions import centre
+
+            return centre(output_BK.astype(np.float32), group_B, self.bias_K.astype(np.float32))
+        return output_BK.astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice as JSON values."""
+        return {
+            "name": self.name,
+            "parts": list(self.parts),
+            "centred": self.centred,
+            "strength": self.strength,
+            "score": self.score,
+            "metric": self.metric,
+            "subjects": self.subjects,
+            "tried": [vars(one) for one in self.tried],
+        }
+
+
+def groups_of(windows: Windows) -> NDArray[np.int64]:
+    """Return a number for the subject of each window; a recording without a known subject is its own."""
+    known = windows.subject >= 0
+    return np.where(known, windows.subject, len(windows.facts.subjects) + windows.recording).astype(np.int64)
+
+
+def labelled(
+    parts: Sequence[tuple[Windows, NDArray[np.float32]]], sizes: Mapping[ReadoutPart, int]
+) -> LabelledFeatures:
+    """Join the windows of several splits, in order, with their features."""
+    first = parts[0][0]
+    targets = None
+    if first.target is not None:
+        targets = np.concatenate([windows.target for windows, _ in parts if windows.target is not None])
+    return LabelledFeatures(
+        np.concatenate([raw for _, raw in parts]),
+        sizes,
+        np.concatenate([windows.label for windows, _ in parts]),
+        targets,
+        len(first.names),
+        np.concatenate([groups_of(windows) for windows, _ in parts]),
+    )
+
+
+def varies_within(data: LabelledFeatures) -> bool:
+    """Return whether the truth differs between windows of a subject. If not it is a trait, which centring removes."""
+    for group in np.unique(data.group_B):
+        inside = data.group_B == group
+        truth = data.label_B[inside] if data.target_BK is None else data.target_BK[inside]
+        if (truth != truth[0]).any():
+            return True
+    return False
+
+
+def fit_chosen(
+    data: LabelledFeatures,
+    candidates: Candidates,
+    stacks: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    *,
+    only: Sequence[str] = (),
+    balanced: bool = False,
+    centring: bool = True,
+    repeats: int = 1,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> LinearModel:
+    """Choose a model, its strength and whether to centre by cross-validation over subjects, and fit it on all windows.
+
+    ``stacks`` name further models: the weighted sum of two candidates. With ``only``, one of these is chosen. Of
+    equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength.
+    """
+    groups = len(np.unique(data.group_B))
+    metric = "auroc" if data.target_BK is None else "r2"
+    if groups < LEAST_GROUPS:
+        name = list(candidates)[-1]
+        plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
+        return _finished(data, {name: _Space(data, candidates[name])}, candidates, [plain], balanced, metric)
+    ways = (False, True) if centring and varies_within(data) else (False,)
+    spaces: dict[str, _Space] = {}
+    found: dict[tuple[str, bool], tuple[Tried, NDArray[np.float32]]] = {}
+    for number, (name, parts) in enumerate(candidates.items()):
+        tell(number, len(candidates))
+        spaces[name] = _Space(data, parts)
+        for centred in ways:
+            output_SBK = _held_out(data, spaces[name].rotated(centred), balanced, repeats)
+            scores = [score(data, output_BK) for output_BK in output_SBK]
+            place = int(np.argmax(scores))
+            found[name, centred] = Tried(name, centred, STRENGTHS[place], scores[place]), output_SBK[place]
+    for name, (first, second) in stacks.items():
+        for centred in ways:
+            first_BK, second_BK = found[first, centred][1], found[second, centred][1]
+            summed = [blend * first_BK + (1 - blend) * second_BK for blend in BLENDS]
+            scores = [score(data, output_BK) for output_BK in summed]
+            place = int(np.argmax(scores))
+            found[name, centred] = Tried(name, centred, None, scores[place], BLENDS[place]), summed[place]
+    tried = tuple(one for one, _ in found.values())
+    best = max((one for one in tried if not only or one.name in only), key=lambda one: one.score)
+    held_out = {}
+    for name in dict.fromkeys(one.name for one in tried):
+        held_out[name] = max((found[name, centred] for centred in ways), key=lambda pair: pair[0].score)[1]
+    chosen = [best]
+    if best.blend is not None:
+        chosen += [found[part, best.centred][0] for part in stacks[best.name]]
+    return _finished(data, spaces, candidates, chosen, balanced, metric, groups, tried, held_out)
+
+
+class _Space:
+    """Standardised features of some parts, and their principal axes. No label is used.
+
+    The variances of all features sum to 1, and each part has the same share.
+    """
+
+    def __init__(self, data: LabelledFeatures, parts: Sequence[ReadoutPart]) -> None:
+        raw_BP = data.raw_BP[:, data.columns(parts)]
+        self.shift_P, self.scale_P = standardisation(raw_BP, [data.sizes[part] for part in parts])
+        self._group_B = data.group_B
+        scaled_BP = ((raw_BP - self.shift_P) * self.scale_P).astype(np.float32)
+        self.axes_PQ = principal_axes(scaled_BP)
+        self._x_BQ = scaled_BP if self.axes_PQ is None else scaled_BP @ self.axes_PQ
+
+    def rotated(self, centred: bool) -> NDArray[np.float32]:
+        """Return the features along the axes, (B, Q); on request without the mean of each subject."""
+        if not centred:
+            return self._x_BQ
+        _, place_B = np.unique(self._group_B, return_inverse=True)
+        sum_GQ = np.zeros((place_B.max() + 1, self._x_BQ.shape[1]))
+        np.add.at(sum_GQ, place_B, self._x_BQ)
+        mean_GQ = sum_GQ / np.bincount(place_B)[:, None]
+        return (self._x_BQ - mean_GQ[place_B]).astype(np.float32)
+
+    def turned_back(self, weight_KQ: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return weights on standardised features from weights along the axes."""
+        return weight_KQ if self.axes_PQ is None else weight_KQ @ self.axes_PQ.T.astype(np.float64)
+
+
+def standardisation(
+    raw_BP: NDArray[np.float32], sizes: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the shift and scale that give every part the same total variance, and 1 to all of them together.
+
+    A feature that is constant says nothing and gets a scale of 0.
+    """
+    mean_P, std_P = raw_BP.mean(0, dtype=np.float64), raw_BP.std(0, dtype=np.float64)
+    usable_P = std_P > 1e-6 * np.maximum(np.abs(raw_BP).max(0), 1e-12)
+    share_P = np.repeat(sizes, sizes).astype(np.float64) * len(sizes)
+    return mean_P, np.where(usable_P, 1 / np.where(usable_P, std_P, 1.0), 0.0) / np.sqrt(share_P)
+
+
+def principal_axes(x_BP: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """Return the principal axes (P, Q) of wide features; None where features are few and need not be turned."""
+    import torch
+
+    most = min(AXES, x_BP.shape[0])
+    if x_BP.shape[1] <= most:
+        return None
+    x = torch.from_numpy(x_BP)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the random start of the iteration; equal features give equal axes
+        _, size_Q, axes_PQ = torch.svd_lowrank(x, q=most, niter=2)
+    kept = size_Q > 1e-6 * size_Q[0]
+    return np.asarray(axes_PQ[:, kept].numpy(), np.float32)
+
+
+def _held_out(data: LabelledFeatures, x_BQ: NDArray[np.float32], balanced: bool, repeats: int) -> NDArray[np.float32]:
+    """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K)."""
+    found = np.zeros((len(STRENGTHS), len(x_BQ), data.outputs), np.float32)
+    for repeat in range(repeats):
+        for fitted, held in subject_folds(data, repeat):
+            fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
+            for place, (weight_KQ, bias_K) in enumerate(fits):
+                found[place, held] += (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32) / repeats
+    return found
+
+
+def subject_folds(data: LabelledFeatures, repeat: int = 0) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Yield the windows to fit and those held out, so that no subject is in both; classes are spread over the folds."""
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    count = min(FOLDS, len(np.unique(data.group_B)))
+    if data.target_BK is None:
+        folds: Any = StratifiedGroupKFold(count, shuffle=True, random_state=repeat)
+    else:
+        folds = GroupKFold(count, shuffle=True, random_state=repeat)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a class with fewer subjects than folds is missing in some
+        for fitted, held in folds.split(data.label_B, data.label_B, data.group_B):
+            if len(held):
+                yield fitted, held
+
+
+def _part(data: LabelledFeatures, chosen: NDArray[np.intp]) -> LabelledFeatures:
+    """Return some windows, without their features."""
+    return LabelledFeatures(
+        data.raw_BP[:0],
+        data.sizes,
+        data.label_B[chosen],
+        None if data.target_BK is None else data.target_BK[chosen],
+        data.outputs,
+        data.group_B[chosen],
+    )
+
+
+def fit_path(
+    truth: LabelledFeatures, x_BQ: NDArray[np.float32], strengths: Sequence[float], balanced: bool
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Fit logistic or ridge regression for rising strengths; each fit begins with the one before.
+
+    Returns weights (K, Q) and biases (K,) for all classes, also for those without a window, which are never predicted.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    if truth.target_BK is not None:
+        return _ridge_path(truth.target_BK, x_BQ, strengths)
+    present = np.unique(truth.label_B)
+    found = []
+    model: Any = LogisticRegression(
+        max_iter=200, tol=1e-3, warm_start=True, class_weight="balanced" if balanced else None
+    )
+    for strength in strengths:
+        weight_KQ, bias_K = np.zeros((truth.outputs, x_BQ.shape[1])), np.full(truth.outputs, -30.0)
+        if len(present) == 1:
+            bias_K[present] = 0.0
+            found.append((weight_KQ, bias_K))
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; held-out subjects decide
+            model.set_params(C=strength).fit(x_BQ, truth.label_B)
+        if len(present) == 2:  # scikit-learn has one row: the second class against the first
+            weight_KQ[present[1]], bias_K[present] = model.coef_[0], [0.0, model.intercept_[0]]
+        else:
+            weight_KQ[present], bias_K[present] = model.coef_, model.intercept_
+        found.append((weight_KQ, bias_K))
+    return found
+
+
+def _ridge_path(
+    target_BK: NDArray[np.float32], x_BQ: NDArray[np.float32], strengths: Sequence[float]
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Fit ridge regression for all strengths from one eigendecomposition."""
+    x, y = x_BQ.astype(np.float64), target_BK.astype(np.float64)
+    centre_Q, centre_K = x.mean(0), y.mean(0)
+    values, vectors = np.linalg.eigh((x - centre_Q).T @ (x - centre_Q))
+    turned = vectors.T @ ((x - centre_Q).T @ (y - centre_K))
+    found = []
+    for strength in strengths:
+        weight_KQ = (vectors @ (turned / (np.maximum(values, 0) + 1 / strength)[:, None])).T
+        found.append((weight_KQ, centre_K - weight_KQ @ centre_Q))
+    return found
+
+
+def score(data: LabelledFeatures, output_BK: NDArray[np.float32]) -> float:
+    """Return the mean AUROC of each class against the rest, or the mean R2 of the targets; 0.5 or 0 if undefined."""
+    from sklearn.metrics import r2_score, roc_auc_score
+
+    from cerebro_eeg.runs.decisions import softmax
+
+    if data.target_BK is not None:
+        return float(r2_score(data.target_BK, output_BK)) if len(output_BK) > 1 else 0.0
+    probability_BK = softmax(output_BK)
+    found = []
+    for place in range(1 if data.outputs == 2 else 0, data.outputs):
+        is_it = data.label_B == place
+        if is_it.any() and not is_it.all():
+            found.append(roc_auc_score(is_it, probability_BK[:, place]))
+    return float(np.mean(found)) if found else 0.5
+
+
+def _finished(
+    data: LabelledFeatures,
+    spaces: Mapping[str, _Space],
+    candidates: Candidates,
+    chosen: Sequence[Tried],
+    balanced: bool,
+    metric: str,
+    subjects: int = 0,
+    tried: tuple[Tried, ...] = (),
+    held_out: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
+) -> LinearModel:
+    """Fit the chosen model on all windows. After a stacked model, ``chosen`` names its two parts."""
+    best, parts = chosen[0], chosen[1:] or chosen
+    shares = [1.0] if best.blend is None else [best.blend, 1 - best.blend]
+    weights, bias_K = [], np.zeros(data.outputs)
+    for one, share in zip(parts, shares, strict=True):
+        assert one.strength is not None
+        space = spaces[one.name]
+        ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], balanced)
+        weights.append(share * space.turned_back(weight_KQ))
+        bias_K += share * of_K
+    return LinearModel(
+        best.name,
+        tuple(part for one in parts for part in candidates[one.name]),
+        best.centred,
+        best.strength,
+        np.concatenate([spaces[one.name].shift_P for one in parts]),
+        np.concatenate([spaces[one.name].scale_P for one in parts]),
+        np.concatenate(weights, 1),
+        bias_K,
+        metric,
+        subjects,
+        tried,
+        held_out,
+    )

@@ -1,0 +1,273 @@
+"""Which read-out a frozen encoder gets: named by the user, or chosen by cross-validation over subjects.
+
+The candidates of ``auto`` are the paper's mean, what the encoder gives beyond it, simple features without the encoder,
+and both together. So the winner may be a model without an encoder: it is saved, and ``predict`` and ``embed`` run it
+like any other.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from cerebro_eeg.batch import Batch
+from cerebro_eeg.channels.match import Channel
+from cerebro_eeg.config import FIXED_PARTS, ReadoutConfig, ReadoutPart
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.readouts import Readout, common_channels, middle, tokens_after, widths
+from cerebro_eeg.runs.decisions import bias_of, centre
+from cerebro_eeg.runs.linear_models import (
+    LEAST_GROUPS,
+    LinearModel,
+    fit_chosen,
+    groups_of,
+    labelled,
+    standardisation,
+)
+from cerebro_eeg.runs.store_predictions import predict_windows
+from cerebro_eeg.runs.windows import Electrodes, Split
+from cerebro_eeg.train.distributed import ProcessGroup
+from cerebro_eeg.train.loop import Precision
+
+Say = Callable[[str], None]
+ReadoutName = Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
+SIMPLE: tuple[ReadoutPart, ...] = ("power", "tangent")
+ENCODER: tuple[ReadoutPart, ...] = ("moments", "covariance", "amplitude")
+READOUTS: dict[str, tuple[ReadoutPart, ...]] = {
+    "mean": ("mean",),
+    "moments": ("moments",),
+    "channels": ("channels",),
+    "power": ("power",),
+    "tangent": ("tangent",),
+    "simple": SIMPLE,
+    "encoder": ENCODER,
+    "hybrid": (*ENCODER, *SIMPLE),
+}
+"""The read-outs that can be named, and the parts of each."""
+STACKS = {"hybrid": ("encoder", "simple")}
+"""Read-outs whose head is the weighted sum of two heads, which did better than one head fitted on all features."""
+AUTO = ("mean", "power", "tangent", "simple", "encoder", "hybrid")
+"""What ``auto`` chooses from."""
+AUTO_ANY = ("mean", "moments")
+"""What ``auto`` chooses from where windows share no channels."""
+MOST_WINDOWS = 20_000
+"""More windows are thinned out evenly before a choice, which would take hours and more memory than it is worth."""
+SAMPLE = 64
+"""Windows whose tokens the principal components are computed from."""
+assert set(get_args(ReadoutName)) == {"auto", *READOUTS}
+
+
+def shared_channels(split: Split, electrodes: Electrodes | None = None) -> tuple[str, ...]:
+    """Return the channels that all windows of a split have, as the electrodes that they are read as."""
+    parts = [part for part in (split.train, split.validation, split.test) if part is not None]
+    montages = {part.facts.montages[n] for part in parts for n in np.unique(part.facts.montage[part.recording])}
+
+    def plain(names: tuple[str, ...]) -> NDArray[np.int64]:
+        return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
+
+    return common_channels(sorted(montages), electrodes or plain)
+
+
+def fitting_names(name: str, channels: Sequence[str], say: Say) -> tuple[str, ...]:
+    """Return the read-outs to choose from; a line says so where windows share no channels and some fall away."""
+    named = AUTO if name == "auto" else (name,)
+    if channels or not any(part in FIXED_PARTS for one in named for part in READOUTS[one]):
+        return named
+    say("note: the windows have no channel in common, so read-outs of fixed channels fall away; moments replace them")
+    return AUTO_ANY if name == "auto" else ("moments",)
+
+
+def readout_config(parts: Sequence[ReadoutPart], channels: Sequence[str]) -> ReadoutConfig:
+    """Return the configuration of a read-out, with channels only where a part needs them."""
+    fixed = any(part in FIXED_PARTS for part in parts)
+    return ReadoutConfig(tuple(parts), tuple(channels) if fixed else ())
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedReadout:
+    """A linear model on a read-out, and the outputs that choosing it gave for the windows of each split."""
+
+    model: LinearModel
+    config: ReadoutConfig
+    held_out: dict[str, dict[str, NDArray[np.float32]]]
+    """By split and candidate: outputs of models that had not seen the window's subject; empty if windows were thinned
+    out or too few subjects are there."""
+
+    def line(self) -> str:
+        """Return one sentence on what was chosen and what else was tried."""
+        found = self.model
+        if not found.tried:
+            return f"read-out: {found.name}; fewer than {LEAST_GROUPS} subjects allow no choice by cross-validation"
+        best: dict[str, float] = {}
+        for one in found.tried:
+            best[one.name] = max(one.score, best.get(one.name, -np.inf))
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in best.items())
+        metric = {"auroc": "AUROC", "r2": "R2"}[found.metric]
+        how = ", features centred per subject" if found.centred else ""
+        over = f"read-outs by cross-validation over {found.subjects} subjects ({metric})"
+        return f"{over}: {listed}; chosen: {found.name}{how}"
+
+
+def fit_readout(
+    model: Cerebro,
+    store: Store,
+    split: Split,
+    name: str,
+    processes: ProcessGroup,
+    *,
+    electrodes: Electrodes | None = None,
+    balanced: bool = False,
+    centring: bool = True,
+    validate: bool = True,
+    say: Say = lambda line: None,
+) -> FittedReadout:
+    """Choose a read-out and its linear head by cross-validation, fit them, and write them into the model.
+
+    Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, or
+    with fewer than three subjects, only training subjects do.
+    """
+    channels = shared_channels(split, electrodes)
+    names = fitting_names(name, channels, say)
+    fitted = [one for one in READOUTS if one in names or ("hybrid" in names and one in STACKS["hybrid"])]
+    candidates = {one: READOUTS[one] for one in fitted if one != "hybrid"}
+    stacks = {one: STACKS[one] for one in names if one in STACKS}
+    parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
+    config = readout_config(parts, channels)
+    readout = Readout(config, model.config).to(processes.device)
+    fit_token_components(readout, model, store, split.train, processes, electrodes)
+    sizes = dict(zip(parts, widths(config, model.config), strict=True))
+    splits = {"train": split.train}
+    if validate and split.validation is not None:
+        splits["validation"] = split.validation
+        if len(np.unique(np.concatenate([groups_of(windows) for windows in splits.values()]))) < LEAST_GROUPS:
+            del splits["validation"]
+    used = {part: _thinned(windows, MOST_WINDOWS // len(splits), say) for part, windows in splits.items()}
+    raw = {
+        part: raw_features(model, readout, store, windows, processes, electrodes, say) for part, windows in used.items()
+    }
+    data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
+    found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring)
+    held_out: dict[str, dict[str, NDArray[np.float32]]] = {}
+    if all(len(used[part]) == len(splits[part]) for part in splits):
+        first = 0
+        for part, windows in used.items():
+            held_out[part] = {of: output[first : first + len(windows)] for of, output in found.held_out.items()}
+            first += len(windows)
+    install(model, found, readout, split)
+    assert model.head is not None
+    return FittedReadout(found, model.head.readout, held_out if found.held_out else {})
+
+
+def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -> None:
+    """Write a linear model on some parts of a fitted read-out into the model's head."""
+    names = split.train.names
+    config = readout_config(found.parts, fitted.config.channels)
+    model.reset_head(len(names), names, config)
+    weight_KP, bias_K = found.weight_KP, found.bias_K
+    if model.readout is None:  # the paper's mean has no standardisation: it goes into the weights
+        weight_KP = weight_KP * found.scale_P
+        bias_K = bias_K - weight_KP @ found.shift_P
+    else:
+        if "covariance" in found.parts:
+            model.readout.centre_D.copy_(fitted.centre_D)
+            model.readout.components_DK.copy_(fitted.components_DK)
+        model.readout.shift_P.copy_(torch.from_numpy(found.shift_P))
+        model.readout.scale_P.copy_(torch.from_numpy(found.scale_P))
+    layer = model.final_layer
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight_KP))
+        layer.bias.copy_(torch.from_numpy(bias_K))
+    assert model.head is not None
+    model.head = dataclasses.replace(model.head, centred=found.centred)
+
+
+def start_readout(
+    model: Cerebro, store: Store, windows: Windows, processes: ProcessGroup, electrodes: Electrodes | None
+) -> None:
+    """Set the numbers of a model's read-out from training windows, before gradient steps train its head."""
+    assert model.readout is not None
+    few = _thinned(windows, 2048, lambda line: None)
+    fit_token_components(model.readout, model, store, few, processes, electrodes)
+    raw_BP = raw_features(model, model.readout, store, few, processes, electrodes, None)
+    shift_P, scale_P = standardisation(raw_BP, widths(model.readout.config, model.config))
+    # Gradient steps begin best with features of variance 1, as those of a norm.
+    model.readout.shift_P.copy_(torch.from_numpy(shift_P))
+    model.readout.scale_P.copy_(torch.from_numpy(scale_P * np.sqrt(len(scale_P))))
+
+
+def fit_token_components(
+    readout: Readout,
+    model: Cerebro,
+    store: Store,
+    windows: Windows,
+    processes: ProcessGroup,
+    electrodes: Electrodes | None,
+) -> None:
+    """Set the principal components of tokens, where a read-out needs them, from a sample of training windows."""
+    if "covariance" not in readout.config.parts:
+        return
+    layer = middle(model.config.depth)
+
+    def read(module: nn.Module, batch: Batch) -> torch.Tensor:
+        assert isinstance(module, Cerebro)
+        tokens = tokens_after(module.encoder, batch, (layer,))[layer]
+        return tokens.layout.grid(tokens.x_RND.float()).flatten(1)
+
+    sample = windows.take(np.unique(np.linspace(0, len(windows) - 1, SAMPLE).astype(np.int64)))
+    with torch.no_grad():
+        tokens = [
+            predict_windows(model, store, sample.take(np.array([k])), processes, electrodes=electrodes, read=read)
+            for k in range(len(sample))
+        ]
+    joined = np.concatenate([one.reshape(-1, model.config.width) for one in tokens])
+    readout.fit_components(torch.from_numpy(joined))
+
+
+def raw_features(
+    model: Cerebro,
+    readout: Readout,
+    store: Store,
+    windows: Windows,
+    processes: ProcessGroup,
+    electrodes: Electrodes | None,
+    say: Say | None,
+) -> NDArray[np.float32]:
+    """Return the features of a read-out as they are, for all windows."""
+
+    def read(module: nn.Module, batch: Batch) -> torch.Tensor:
+        assert isinstance(module, Cerebro)
+        return readout.raw(batch, module.encoder)
+
+    return predict_windows(model, store, windows, processes, electrodes=electrodes, read=read, say=say)
+
+
+def head_outputs(
+    model: nn.Module,
+    store: Store,
+    windows: Windows,
+    processes: ProcessGroup,
+    *,
+    electrodes: Electrodes | None = None,
+    precision: Precision = "fp32",
+    say: Say | None = None,
+) -> NDArray[np.float32]:
+    """Return the outputs of a model for all windows; a centred head subtracts the mean of each subject's windows."""
+    output = predict_windows(model, store, windows, processes, electrodes=electrodes, precision=precision, say=say)
+    if isinstance(model, Cerebro) and model.head is not None and model.head.centred:
+        return centre(output, groups_of(windows), bias_of(model))
+    return output
+
+
+def _thinned(windows: Windows, most: int, say: Say) -> Windows:
+    """Return at most so many windows, evenly spread over all."""
+    if len(windows) <= most:
+        return windows
+    say(f"note: {most:,} of {len(windows):,} windows, evenly spread, are used to fit the head")
+    return windows.take(np.linspace(0, len(windows) - 1, most).astype(np.int64))

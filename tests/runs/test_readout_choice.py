@@ -1,0 +1,227 @@
+"""Read-outs chosen by cross-validation over subjects: what is chosen, what is saved, and what evaluate makes of it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import train_stores
+from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, ReadoutConfig
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.runs import finetune, linear_models
+from cerebro_eeg.runs.evaluate import evaluate
+from cerebro_eeg.runs.linear_models import LabelledFeatures, fit_chosen, score, subject_folds
+from cerebro_eeg.runs.readout_choice import AUTO, READOUTS, head_outputs
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.windows import find_splits, read_task
+from cerebro_eeg.scores.predictions import Predictions, headline
+from cerebro_eeg.train.distributed import process_group
+from train_stores import make_store
+from train_worker import MODEL
+
+PRESET = Preset(MODEL, ObjectiveConfig(), PretrainConfig(), FinetuneConfig(batch_size=16, warmup_epochs=1, epochs=2))
+ENGINE = Engine(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readouts") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_stores, "MONTAGES", [("Fp1", "Cz", "O1"), ("O1", "Fp1", "Cz", "Pz")])
+        make_store(folder, subjects=24, seconds=8)
+    return folder
+
+
+def train(store, out, task="alpha", lines=None, start=None, **changes):
+    options = finetune.FinetuneOptions(task, **{"freeze": True, "readout": "auto", "untrained": "as_is", **changes})
+    say = (lambda line: None) if lines is None else lines.append
+    (one,) = finetune.finetune(store, out, PRESET, options, ENGINE, start, say=say).trained
+    return one
+
+
+def weights_of(one):
+    return Path(one.folder) / "model.safetensors"
+
+
+# Linear models
+
+
+def made(n_subjects=12, each=20, classes=2, shift=0.0, regression=False):
+    """Features of two parts; the first one carries the label, and each subject has an offset of its own."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(n_subjects), each)
+    label = np.tile(np.arange(each) % classes, n_subjects)
+    offset = shift * rng.normal(size=(n_subjects, 3))[group]
+    good = 2.0 * np.eye(classes)[label][:, :1] + offset + rng.normal(size=(len(label), 3))
+    raw = np.concatenate([good, rng.normal(size=(len(label), 5))], 1).astype(np.float32)
+    target = raw[:, :2] @ np.array([[1.0, 0.5], [-1.0, 2.0]], np.float32) if regression else None
+    return LabelledFeatures(raw, {"power": 3, "tangent": 5}, label, target, 2 if regression else classes, group)
+
+
+def centred(x, group):
+    return x - np.stack([x[group == g].mean(0) for g in group])
+
+
+def test_the_part_that_knows_is_chosen_and_held_out_outputs_are_of_models_without_the_subject():
+    data = made()
+    found = fit_chosen(data, {"noise": ("tangent",), "good": ("power",)})
+    assert found.name == "good"
+    raw = data.raw_BP[:, :3]
+    x = (raw - raw.mean(0)) / raw.std(0) / np.sqrt(3)
+    x = centred(x, data.group_B) if found.centred else x
+    again = np.zeros(len(raw))
+    for fitted, held in subject_folds(data):
+        assert not set(data.group_B[fitted]) & set(data.group_B[held])
+        model = LogisticRegression(C=found.strength).fit(x[fitted], data.label_B[fitted])
+        again[held] = model.decision_function(x[held])
+    np.testing.assert_allclose(found.own_held_out[:, 1] - found.own_held_out[:, 0], again, rtol=0.03, atol=0.02)
+
+
+def test_centring_is_chosen_where_subjects_differ_and_never_for_a_trait():
+    assert fit_chosen(made(shift=8.0), {"good": ("power",)}).centred
+    trait = dataclasses.replace(made(shift=8.0), label_B=made().group_B % 2)
+    assert not fit_chosen(trait, {"good": ("power",)}).centred
+    assert not fit_chosen(made(shift=8.0), {"good": ("power",)}, centring=False).centred
+
+
+def test_outputs_of_the_fitted_model_are_those_of_centred_features():
+    data = made(shift=8.0)
+    found = fit_chosen(data, {"good": ("power",)})
+    raw = data.raw_BP[:, :3]
+    x = centred((raw - found.shift_P) * found.scale_P, data.group_B)
+    np.testing.assert_allclose(found.outputs(raw, data.group_B), x @ found.weight_KP.T + found.bias_K, atol=1e-3)
+
+
+@pytest.mark.parametrize("shift", [0.0, 8.0])
+def test_a_stack_is_the_weighted_sum_and_one_linear_model(shift):
+    data, parts = made(shift=shift), {"a": ("power",), "b": ("tangent",)}
+    found = fit_chosen(data, parts, {"both": ("a", "b")}, only=["both"], centring=False)
+    assert (found.name, found.parts, found.strength) == ("both", ("power", "tangent"), None)
+    blend = next(one.blend for one in found.tried if one.name == "both")
+    alone = {name: fit_chosen(data, {name: of}, centring=False) for name, of in parts.items()}
+    summed = blend * alone["a"].outputs(data.raw_BP[:, :3], data.group_B)
+    summed += (1 - blend) * alone["b"].outputs(data.raw_BP[:, 3:], data.group_B)
+    np.testing.assert_allclose(found.outputs(data.raw_BP, data.group_B), summed, atol=1e-4)
+    held = blend * alone["a"].own_held_out + (1 - blend) * alone["b"].own_held_out
+    np.testing.assert_allclose(found.own_held_out, held, atol=1e-5)
+
+
+def test_wide_features_are_fitted_on_their_principal_axes_with_the_same_result(monkeypatch):
+    data = made()
+    wide = (data.raw_BP[:, :3] @ np.random.default_rng(1).normal(size=(3, 40))).astype(np.float32)
+    data = LabelledFeatures(wide, {"power": 40}, data.label_B, None, 2, data.group_B)
+    whole = fit_chosen(data, {"good": ("power",)})
+    monkeypatch.setattr(linear_models, "AXES", 8)
+    turned = fit_chosen(data, {"good": ("power",)})
+    assert whole.score == pytest.approx(turned.score, abs=0.005)
+    first, second = (one.outputs(wide, data.group_B)[:, 1] for one in (whole, turned))
+    assert np.corrcoef(first, second)[0, 1] > 0.999
+
+
+def test_values_are_fitted_by_ridge_regression():
+    data = made(regression=True)
+    found = fit_chosen(data, {"good": ("power",)}, centring=False)
+    assert found.metric == "r2"
+    assert found.score > 0.95
+    x = (data.raw_BP[:, :3] - found.shift_P) * found.scale_P
+    ridge = Ridge(alpha=1 / found.strength).fit(x, data.target_BK)
+    np.testing.assert_allclose(found.outputs(data.raw_BP[:, :3], data.group_B), ridge.predict(x), atol=1e-3)
+
+
+def test_a_class_that_is_missing_in_a_fold_is_never_predicted_there():
+    data = made(classes=3)
+    rare = np.where((data.label_B == 2) & (data.group_B > 0), 1, data.label_B)
+    data = dataclasses.replace(data, label_B=rare)
+    found = fit_chosen(data, {"good": ("power",)})
+    assert np.isfinite(found.own_held_out).all()
+    assert found.own_held_out.shape == (len(rare), 3)
+    assert found.own_held_out[data.group_B == 0].argmax(1).max() < 2
+    assert 0.5 < score(data, found.own_held_out) <= 1
+
+
+def test_two_subjects_allow_no_choice():
+    found = fit_chosen(made(n_subjects=2), {"noise": ("tangent",), "good": ("power",)})
+    assert (found.name, found.subjects, found.score, found.own_held_out) == ("good", 0, None, None)
+
+
+# In finetune and evaluate
+
+
+def test_auto_says_what_it_tried_and_evaluate_scores_what_was_chosen(store, tmp_path):
+    lines = []
+    one = train(store, tmp_path / "run", lines=lines)
+    said = next(line for line in lines if line.startswith("read-outs by cross-validation over 20 subjects (AUROC): "))
+    assert all(f"{name} 0." in said or f"{name} 1." in said for name in AUTO)
+    kept = json.loads((Path(one.folder) / "probe.json").read_text(encoding="utf-8"))
+    assert {row["name"] for row in kept["tried"]} == set(AUTO)
+    assert said.split("chosen: ")[1].split(",")[0] == kept["name"]
+    model = Cerebro.from_pretrained(weights_of(one))
+    assert model.head.readout.parts == tuple(kept["parts"])
+    assert model.head.centred == kept["centred"]
+    found = evaluate(tmp_path / "run", store, device="cpu")
+    assert found.summary["levels"]["window"]["values"]["auroc"]["mean"] > 0.9
+    assert any("centred per subject" in note for note in found.notes) == model.head.centred
+    assert train(store, tmp_path / "run") == one  # finished, and read again
+
+
+def test_validation_answers_are_of_models_that_had_not_seen_the_subject(store, tmp_path):
+    """The saved head has seen the validation subjects and gives other numbers."""
+    one = train(store, tmp_path / "run", readout="simple")
+    kept = Predictions.load(Path(one.folder) / "validation.npz")
+    opened = Store(store)
+    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
+    with process_group("cpu") as processes:
+        seen = head_outputs(Cerebro.from_pretrained(weights_of(one)), opened, split.validation, processes)
+    assert headline(kept)[1] == pytest.approx(one.validation)
+    assert not np.allclose(seen[:, 1] - seen[:, 0], np.log(kept.output[:, 1] / kept.output[:, 0]), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in READOUTS if name != "mean"])
+def test_every_named_read_out_is_saved_whole(store, tmp_path, name):
+    one = train(store, tmp_path / "run", readout=name)
+    model = Cerebro.from_pretrained(weights_of(one))
+    assert set(model.head.readout.parts) == set(READOUTS[name])
+    if name != "moments":
+        assert set(model.head.readout.channels) == {"Fp1", "Cz", "O1"}
+    assert evaluate(tmp_path / "run", store, device="cpu", rivals=False).summary["seeds"] == [0]
+
+
+def test_values_keep_their_unit(store, tmp_path):
+    one = train(store, tmp_path / "run", "level", readout="simple")
+    evaluate(tmp_path / "run", store, device="cpu", rivals=False)
+    kept = Predictions.load(Path(one.folder) / "test.npz")
+    assert np.abs(kept.output.mean(0) - kept.truth.mean(0)).max() < 2 * kept.truth.std(0).max()
+
+
+def test_windows_without_common_channels_fall_back_with_a_line(tmp_path):
+    make_store(tmp_path / "mixed", subjects=12, seconds=8)
+    lines = []
+    one = train(tmp_path / "mixed", tmp_path / "run", lines=lines)
+    assert any(line.startswith("note: the windows have no channel in common") for line in lines)
+    readout = Cerebro.from_pretrained(weights_of(one)).head.readout
+    assert readout in (ReadoutConfig(), ReadoutConfig(("moments",)))
+
+
+@pytest.mark.parametrize("changes", [{"freeze": False}, {"freeze": True, "solver": "adamw"}])
+def test_gradient_steps_train_a_head_on_a_read_out(store, tmp_path, changes):
+    one = train(store, tmp_path / "run", readout="hybrid", steps=3, **changes)
+    model = Cerebro.from_pretrained(weights_of(one))
+    assert model.head.readout.parts == READOUTS["hybrid"]
+    assert float((model.readout.scale_P - 1).abs().max()) > 0
+    assert not model.head.centred
+    with pytest.raises(ConfigError, match="auto chooses among exact probes"):
+        train(store, tmp_path / "other", readout="auto", steps=3, **changes)
+
+
+def test_adapters_begin_with_the_read_outs_probe_and_are_not_worse_on_validation(store, tmp_path):
+    start = weights_of(train(store, tmp_path / "start", readout="mean"))
+    one = train(store, tmp_path / "few", start=start, freeze=False, few=True, readout="encoder", steps=20)
+    lines = [json.loads(line) for line in (Path(one.folder) / "metrics.jsonl").read_text().splitlines()]
+    first = next(line["validation_auroc"] for line in lines if line["step"] == 0)
+    assert one.validation >= first > 0.6
+    assert Cerebro.from_pretrained(weights_of(one)).head.readout.parts == READOUTS["encoder"]
