@@ -173,46 +173,106 @@ def fit_chosen(
     balanced: bool = False,
     centring: bool = True,
     repeats: int = 1,
-    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> LinearModel:
     """Choose a model, its strength and whether to centre by cross-validation over subjects, and fit it on all windows.
 
     ``stacks`` name further models: the weighted sum of two candidates. With ``only``, one of these is chosen. Of
     equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength.
     """
-    groups = len(np.unique(data.group_B))
-    metric = "auroc" if data.target_BK is None else "r2"
-    if groups < LEAST_GROUPS:
-        name = list(candidates)[-1]
-        plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
-        return _finished(data, {name: _Space(data, candidates[name])}, candidates, [plain], balanced, metric)
-    ways = (False, True) if centring and varies_within(data) else (False,)
-    spaces: dict[str, _Space] = {}
-    found: dict[tuple[str, bool], tuple[Tried, NDArray[np.float32]]] = {}
-    for number, (name, parts) in enumerate(candidates.items()):
-        tell(number, len(candidates))
-        spaces[name] = _Space(data, parts)
-        for centred in ways:
-            output_SBK = _held_out(data, spaces[name].rotated(centred), balanced, repeats)
-            scores = [score(data, output_BK) for output_BK in output_SBK]
-            place = int(np.argmax(scores))
-            found[name, centred] = Tried(name, centred, STRENGTHS[place], scores[place]), output_SBK[place]
-    for name, (first, second) in stacks.items():
-        for centred in ways:
-            first_BK, second_BK = found[first, centred][1], found[second, centred][1]
-            summed = [blend * first_BK + (1 - blend) * second_BK for blend in BLENDS]
-            scores = [score(data, output_BK) for output_BK in summed]
-            place = int(np.argmax(scores))
-            found[name, centred] = Tried(name, centred, None, scores[place], BLENDS[place]), summed[place]
-    tried = tuple(one for one, _ in found.values())
-    best = max((one for one in tried if not only or one.name in only), key=lambda one: one.score)
-    held_out = {}
-    for name in dict.fromkeys(one.name for one in tried):
-        held_out[name] = max((found[name, centred] for centred in ways), key=lambda pair: pair[0].score)[1]
-    chosen = [best]
-    if best.blend is not None:
-        chosen += [found[part, best.centred][0] for part in stacks[best.name]]
-    return _finished(data, spaces, candidates, chosen, balanced, metric, groups, tried, held_out)
+    crossed = CrossValidation(data, candidates, stacks, balanced=balanced, centring=centring, repeats=repeats)
+    return crossed.fitted(only)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What cross-validation found of one model, with or without centring: its best setting and its answers with it."""
+
+    tried: Tried
+    output_RBK: NDArray[np.float32]
+    """Outputs for every window by models that had not seen its subject, for each repetition of the division."""
+
+    @property
+    def averaged(self) -> NDArray[np.float32]:
+        """The mean over the repetitions, (B, K)."""
+        return self.output_RBK.mean(0)
+
+
+class CrossValidation:
+    """Cross-validated answers of several linear models on the same windows, and the same folds of subjects."""
+
+    def __init__(
+        self,
+        data: LabelledFeatures,
+        candidates: Candidates,
+        stacks: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        *,
+        balanced: bool = False,
+        centring: bool = True,
+        repeats: int = 1,
+        tell: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Try every strength of every candidate, and every weight of every stack; ``tell`` is called with each name.
+
+        A setting's score is the mean over ``repeats`` divisions of the subjects.
+        """
+        self.data, self.candidates, self.stacks, self.balanced = data, candidates, stacks, balanced
+        self.subjects = len(np.unique(data.group_B))
+        self.ways = (False, True) if centring and varies_within(data) else (False,)
+        self._spaces: dict[str, _Space] = {}
+        self._found: dict[tuple[str, bool], HeldOut] = {}
+        if self.subjects < LEAST_GROUPS:
+            return
+        for name, parts in candidates.items():
+            tell(name)
+            self._spaces[name] = _Space(data, parts)
+            for centred in self.ways:
+                x_BQ = self._spaces[name].rotated(centred)
+                output_RSBK = np.stack([_held_out(data, x_BQ, balanced, repeat) for repeat in range(repeats)])
+                place, best = _best(data, output_RSBK)
+                tried = Tried(name, centred, STRENGTHS[place], best)
+                self._found[name, centred] = HeldOut(tried, output_RSBK[:, place])
+        for name, (first, second) in stacks.items():
+            for centred in self.ways:
+                both = [self._found[part, centred].output_RBK for part in (first, second)]
+                summed = np.stack([blend * both[0] + (1 - blend) * both[1] for blend in BLENDS], 1)
+                place, best = _best(data, summed)
+                self._found[name, centred] = HeldOut(Tried(name, centred, None, best, BLENDS[place]), summed[:, place])
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The best setting of every model, with and without centring."""
+        return tuple(one.tried for one in self._found.values())
+
+    def best(self, only: Sequence[str] = ()) -> HeldOut:
+        """Return what was found of the best model, or of the best one of ``only``; there must be enough subjects."""
+        fitting = [one for one in self._found.values() if not only or one.tried.name in only]
+        return max(fitting, key=lambda one: one.tried.score)
+
+    def settings(self, name: str) -> int:
+        """Return how many settings of a model were compared: strengths or weights, with and without centring."""
+        own = len(self.ways) * (len(BLENDS) if name in self.stacks else len(STRENGTHS))
+        return own + sum(self.settings(part) for part in self.stacks.get(name, ()))
+
+    def fitted(self, only: Sequence[str] = ()) -> LinearModel:
+        """Return the best model, or the best one of ``only``, fitted on all windows."""
+        data, metric = self.data, "auroc" if self.data.target_BK is None else "r2"
+        if self.subjects < LEAST_GROUPS:
+            name = [one for one in self.candidates if not only or one in only][-1]
+            plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
+            return _finished(data, {name: _Space(data, self.candidates[name])}, self.candidates, [plain], self, metric)
+        best = self.best(only).tried
+        chosen = [best]
+        if best.blend is not None:
+            chosen += [self._found[part, best.centred].tried for part in self.stacks[best.name]]
+        return _finished(data, self._spaces, self.candidates, chosen, self, metric)
+
+
+def _best(data: LabelledFeatures, output_RSBK: NDArray[np.float32]) -> tuple[int, float]:
+    """Return the place of the best setting and its score, the mean over the repetitions."""
+    scores_RS = [[score(data, output_BK) for output_BK in output_SBK] for output_SBK in output_RSBK]
+    mean_S = np.mean(scores_RS, axis=0)
+    place = int(np.argmax(mean_S))
+    return place, float(mean_S[place])
 
 
 class _Space:
@@ -272,14 +332,13 @@ def principal_axes(x_BP: NDArray[np.float32]) -> NDArray[np.float32] | None:
     return np.asarray(axes_PQ[:, kept].numpy(), np.float32)
 
 
-def _held_out(data: LabelledFeatures, x_BQ: NDArray[np.float32], balanced: bool, repeats: int) -> NDArray[np.float32]:
+def _held_out(data: LabelledFeatures, x_BQ: NDArray[np.float32], balanced: bool, repeat: int) -> NDArray[np.float32]:
     """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K)."""
     found = np.zeros((len(STRENGTHS), len(x_BQ), data.outputs), np.float32)
-    for repeat in range(repeats):
-        for fitted, held in subject_folds(data, repeat):
-            fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
-            for place, (weight_KQ, bias_K) in enumerate(fits):
-                found[place, held] += (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32) / repeats
+    for fitted, held in subject_folds(data, repeat):
+        fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
+        for place, (weight_KQ, bias_K) in enumerate(fits):
+            found[place, held] = (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32)
     return found
 
 
@@ -320,13 +379,15 @@ def fit_path(
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     if truth.target_BK is not None:
         return _ridge_path(truth.target_BK, x_BQ, strengths)
     present = np.unique(truth.label_B)
     found = []
+    # The variances of all features sum to 1, so gradients are small: a larger tolerance ends strong fits at once.
     model: Any = LogisticRegression(
-        max_iter=200, tol=1e-3, warm_start=True, class_weight="balanced" if balanced else None
+        max_iter=200, tol=1e-4, warm_start=True, class_weight="balanced" if balanced else None
     )
     for strength in strengths:
         weight_KQ, bias_K = np.zeros((truth.outputs, x_BQ.shape[1])), np.full(truth.outputs, -30.0)
@@ -334,7 +395,8 @@ def fit_path(
             bias_K[present] = 0.0
             found.append((weight_KQ, bias_K))
             continue
-        with warnings.catch_warnings():
+        # These products are small: beside other work, threads that wait for each other take a hundred times as long.
+        with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; held-out subjects decide
             model.set_params(C=strength).fit(x_BQ, truth.label_B)
         if len(present) == 2:  # scikit-learn has one row: the second class against the first
@@ -382,11 +444,8 @@ def _finished(
     spaces: Mapping[str, _Space],
     candidates: Candidates,
     chosen: Sequence[Tried],
-    balanced: bool,
+    crossed: CrossValidation,
     metric: str,
-    subjects: int = 0,
-    tried: tuple[Tried, ...] = (),
-    held_out: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
 ) -> LinearModel:
     """Fit the chosen model on all windows. After a stacked model, ``chosen`` names its two parts."""
     best, parts = chosen[0], chosen[1:] or chosen
@@ -395,9 +454,11 @@ def _finished(
     for one, share in zip(parts, shares, strict=True):
         assert one.strength is not None
         space = spaces[one.name]
-        ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], balanced)
+        ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], crossed.balanced)
         weights.append(share * space.turned_back(weight_KQ))
         bias_K += share * of_K
+    tried = crossed.tried
+    names = dict.fromkeys(one.name for one in tried)
     return LinearModel(
         best.name,
         tuple(part for one in parts for part in candidates[one.name]),
@@ -408,7 +469,7 @@ def _finished(
         np.concatenate(weights, 1),
         bias_K,
         metric,
-        subjects,
+        crossed.subjects if tried else 0,
         tried,
-        held_out,
+        {name: crossed.best([name]).averaged for name in names},
     )
