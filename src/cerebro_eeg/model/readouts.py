@@ -62,8 +62,7 @@ class Readout(nn.Module):
         if "covariance" in config.parts:
             self.register_buffer("centre_D", torch.zeros(model.width))
             self.register_buffer("components_DK", torch.eye(model.width)[:, : components(model)])
-        pairs = [Channel(*name.split("-")).ids for name in config.channels]
-        self._ids = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+        self._ids = _pairs(config.channels)
 
     def forward(self, batch: Batch, encoder: Encoder, noise_K2B: Tensor | None = None) -> Tensor:
         """Return the standardised features (B, P) of a batch."""
@@ -352,6 +351,16 @@ class _FixedGrid:
         signal_RT = self._batch.signal_RT
         signal_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32))
         return self.pick(loudness(signal_RT, self._scale()))
+
+
+def fixed_signal(batch: Batch, channels: Sequence[str]) -> Tensor:
+    """Return the signal of named channels, divided by the scale of its recording, (B, C, T)."""
+    return _FixedGrid(batch, _pairs(channels), channels).signal()
+
+
+def _pairs(channels: Sequence[str]) -> Tensor:
+    """Return the electrode ids of channels, (C, 2)."""
+    return torch.tensor([Channel(*name.split("-")).ids for name in channels], dtype=torch.int64).reshape(-1, 2)
 
 
 def common_channels(montages: Iterable[Sequence[str]], ids: Callable[[tuple[str, ...]], np.ndarray]) -> tuple[str, ...]:

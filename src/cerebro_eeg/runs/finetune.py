@@ -170,6 +170,33 @@ def finetune(
         )
 
 
+def train_on(
+    store: Store,
+    task: LabelledTask,
+    windows: Windows,
+    out: Path,
+    preset: Preset,
+    options: FinetuneOptions,
+    engine: Engine,
+    processes: ProcessGroup,
+    start: Path | None,
+    *,
+    say: Say = lambda line: None,
+) -> Cerebro:
+    """Train on windows by gradient steps, for the first seed, without any validation, and return the model.
+
+    The length is fixed, so the last weights are taken. ``compare`` trains like this within its cross-validation.
+    """
+    options = _settle_readout(few_subjects.settle(options, start, engine), engine)
+    shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start)
+    seed, split = options.seeds[0], Split("", "subject", windows, None, None)
+    model = _make_model(shared, seed, split)
+    one = _OneTraining(model, split, RunFolder(out), _choose_electrodes(shared, model, split, say), seed)
+    _train_by_steps(shared, one, say, lambda report, steps, batch: None)
+    model.load_state_dict(_in_units(model.state_dict(), split))
+    return model
+
+
 def _settle_readout(options: FinetuneOptions, engine: Engine) -> FinetuneOptions:
     """Return the options with None for the paper's mean; raise an error for what does not go together."""
     if options.readout in (None, "mean") and not (options.readout == "mean" and options.freeze):
@@ -445,8 +472,9 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
             if options.few and run.progress.step == 0:
                 _train_probe(shared, one, say)
                 few_subjects.begin_with_head(model, one.model)
-                metric, score = _validate(shared, one, run, 0)
-                log.write(0, epoch=0, **{f"validation_{metric}": score})
+                if split.validation is not None:
+                    metric, score = _validate(shared, one, run, 0)
+                    log.write(0, epoch=0, **{f"validation_{metric}": score})
             for step in steps:
                 few_subjects.update_average(model)
                 if split.validation is not None and length.ends_epoch(step.step):

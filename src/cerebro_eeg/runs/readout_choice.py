@@ -140,13 +140,14 @@ def fit_readout(
     parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
     config = readout_config(parts, channels)
     readout = Readout(config, model.config).to(processes.device)
-    fit_token_components(readout, model, store, split.train, processes, electrodes)
     sizes = dict(zip(parts, widths(config, model.config), strict=True))
     splits = {"train": split.train}
     if validate and split.validation is not None:
         splits["validation"] = split.validation
         if len(np.unique(np.concatenate([groups_of(windows) for windows in splits.values()]))) < LEAST_GROUPS:
             del splits["validation"]
+    known = split.train.joined(splits["validation"]) if "validation" in splits else split.train
+    fit_token_components(readout, model, store, known, processes, electrodes)
     used = {part: _thinned(windows, MOST_WINDOWS // len(splits), say) for part, windows in splits.items()}
     raw = {
         part: raw_features(model, readout, store, windows, processes, electrodes, say) for part, windows in used.items()
