@@ -49,6 +49,7 @@ from cerebro_eeg.runs.readout_choice import (
     start_readout,
 )
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
+from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
@@ -78,6 +79,7 @@ from cerebro_eeg.runs.windows import (
     read_steps,
     read_task,
     signal_of,
+    subjects_line,
     training_record,
     untrained_electrodes,
 )
@@ -89,6 +91,9 @@ from cerebro_eeg.train import loop, random_numbers
 from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
+
+RESAMPLES = 1000
+"""Draws of subjects for the paired differences between our validation scores and those of the rivals."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,16 @@ def finetune(
     engine: Engine,
     start: Path | None = None,
     *,
+    rivals: bool = True,
+    random_weights: bool = False,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> FinetuneResult:
-    """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
+    """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones.
+
+    With ``rivals`` simple features with a linear model are scored on the validation windows as well. On a GPU, or with
+    ``random_weights``, so is a head on random weights.
+    """
     began, folder = time.monotonic(), RunFolder(out)
     options = _settle_readout(few_subjects.settle(options, start, engine), engine)
     require_packages("sklearn", why="finetune")
@@ -148,6 +159,7 @@ def finetune(
             begin_folder(folder, "finetune", settings, {"processes": processes.size}, say, facts)
         processes.barrier()
         say(f"{options.task}: {task.kind}, {', '.join(task.names)}; no {splits[0].unit} is in two splits")
+        say(subjects_line(splits))
         for line in filter(None, [one_for_all(settings), seen.text(), _lacks_events(task)]):
             say(f"note: {line}")
         trained, seeds = [], seeds_that_differ(settings)
@@ -157,6 +169,7 @@ def finetune(
                 if len(splits) * len(seeds) > 1:
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
                 trained.append(_train(shared, split, seed, inside, say, tell))
+        beside = _beside_rivals(shared, splits, seeds, out, random_weights, say) if rivals else None
         return FinetuneResult(
             str(out),
             options.task,
@@ -167,6 +180,7 @@ def finetune(
             one_for_all(settings),
             processes.first,
             seen.to_dict(),
+            beside,
         )
 
 
@@ -241,6 +255,39 @@ class _OneTraining:
     folder: RunFolder
     electrodes: Electrodes | None
     seed: int
+
+
+def _beside_rivals(
+    shared: _Shared, splits: Sequence[Split], seeds: Sequence[int], out: Path, random_weights: bool, say: Say
+) -> list[dict[str, Any]] | None:
+    """Return how the validation predictions stand beside the rivals; None without any, or in several processes."""
+    processes = shared.processes
+    if any(split.validation is None or not len(split.validation) for split in splits):
+        return None
+    if processes.size > 1:
+        say("note: simple rivals are scored in one process; the same command again without torchrun adds them")
+        return None
+    random_weights = random_weights or processes.device.type == "cuda"
+    if (kept := kept_rivals(out, "validation", random_weights)) is not None:
+        return kept
+    ours: dict[str, list[Ours]] = {split.name: [] for split in splits}
+    for split in splits:
+        for seed in seeds:
+            folder = RunFolder(out / split.name / f"seed-{seed}")
+            found = Ours(Predictions.load(folder.path / "validation.npz"), checkpoint.read_header(folder.model))
+            ours[split.name].append(found)
+    return compare_with_rivals(
+        out,
+        shared.store,
+        splits,
+        ours,
+        processes,
+        balanced=shared.options.balanced,
+        resamples=RESAMPLES,
+        say=say,
+        part="validation",
+        random_weights=random_weights,
+    )
 
 
 def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:
