@@ -113,6 +113,7 @@ def row(difference, above, name="band power", rival=0.8):
     return {
         "name": name, "metric": "auroc", "subjects": 12, "ours": rival + difference, "rival": rival,
         "difference": difference, "low": -0.1, "high": 0.1, "above": above,
+        "below": None if above is None else 1 - above, "encoder": True, "centred": False,
     }  # fmt: skip
 
 
@@ -124,12 +125,18 @@ def test_the_verdict_is_of_the_best_rival():
     assert "allow no interval" in rivals.verdict([{**row(0.01, None), "low": None, "high": None}])
 
 
+def test_equal_models_have_no_winner():
+    tied = {**row(0.0, 0.0), "below": 0.0}
+    assert rivals.verdict([tied]).startswith("no winner")
+    assert not rivals.rival_wins(tied)
+
+
 def test_windows_without_common_channels_are_said():
     assert "no channel in common" in "\n".join(rivals.rival_lines([row(0.2, 1.0, "chance", 0.5)]))
 
 
 def test_a_model_without_an_encoder_is_called_so_and_never_loses_to_its_like():
-    same = {**row(0.0, 0.0), "encoder": False}
+    same = {**row(-0.1, 0.0), "encoder": False}
     assert rivals.verdict([same]).startswith("this model needs no encoder")
     assert not rivals.rival_wins(same)
 
@@ -147,7 +154,7 @@ def test_the_comparison_is_plain_json(store, tmp_path):
     run = train(store, tmp_path / "run")
     found = evaluate(run, store, device="cpu")
     kept = json.loads((run / rivals.FILE).read_text(encoding="utf-8"))
-    assert kept == {"format": 1, "rivals": list(found.rivals)}
+    assert kept == {"format": 2, "rivals": list(found.rivals)}
     assert all(row["centred"] in (True, False) for row in kept["rivals"])
 
 

@@ -166,7 +166,11 @@ def _beside_rivals(folder: Path, choices: Mapping[str, Any]) -> list[str]:
         notes = [hint, *(f"{note[0].upper()}{note[1:]}." for note in rival_notes(rows))]
         parts += [
             subheading(f"{part.capitalize()}: {line}"),
-            paragraph(f"{words}." if part == "validation" and (words := saved_words(folder, rows, "my-run")) else ""),
+            paragraph(
+                f"{words[0].upper()}{words[1:]}."
+                if part == "validation" and (words := saved_words(folder, rows, "my-run"))
+                else ""
+            ),
             figure(
                 partial(draw_rivals, rows=rows),
                 7,
@@ -193,7 +197,8 @@ def _between(row: Mapping[str, Any]) -> str:
 
 def _interval_words(rows: Rows) -> str:
     if any(row["low"] is not None for row in rows):
-        return f"Bars: 95 % over {counted(rows[0]['subjects'], 'subject')}. Blue: we win; orange: the rival wins."
+        over = counted(rows[0]["subjects"], "subject")
+        return f"Bars: 95 % over {over}. Blue: we win; orange: the rival wins; grey: neither."
     return "No interval: there are fewer than six subjects, or folds with a model of their own."
 
 
@@ -357,8 +362,8 @@ def draw_rivals(figure: "Figure", rows: Rows) -> None:
     axes: Axes = figure.subplots()
     axes.axvline(0, color=GREY, linewidth=1)
     for place, row in enumerate(rows):
-        above, at = row["above"], len(rows) - 1 - place
-        colour = GREY if above is None or 1 - WIN < above < WIN else BLUE if above >= WIN else ORANGE
+        above, below, at = row["above"], row["below"], len(rows) - 1 - place
+        colour = GREY if above is None else BLUE if above >= WIN else ORANGE if below >= WIN else GREY
         if row["low"] is not None:
             axes.plot([row["low"], row["high"]], [at, at], color=colour, linewidth=2, solid_capstyle="round")
         axes.plot(row["difference"], at, "o", color=colour if above is not None else DARK, markersize=7)

@@ -33,6 +33,7 @@ from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import few_subjects
+from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
@@ -152,7 +153,9 @@ def finetune(
         splits = list(find_splits(store, task, options.folds))
         few_subjects.check_splits(options, splits)
         weights = None if start is None else stack.enter_context(usable_weights(start, say))
-        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights)
+        alike = options.freeze and options.solver == "exact" and weights is not None  # one encoder for all folds
+        folds = fold_features(splits) if alike else None
+        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights, splits, folds)
         settings, seen = shared.settings(splits), _seen(weights, shared.hash, splits)
         if processes.first:
             facts = {"seen": seen.to_dict()}
@@ -228,6 +231,9 @@ class _Shared:
     options: FinetuneOptions
     engine: Engine
     start: Path | None
+    splits: Sequence[Split]
+    folds: FoldFeatures | None
+    """Features that folds share, where the encoder is frozen and the same in all."""
 
     def settings(self, splits: Sequence[Split]) -> dict[str, Any]:
         """Return the settings of the run for ``run.json``."""
@@ -357,7 +363,8 @@ def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) 
     """
     if shared.start is None:
         return None
-    parts = [part for part in (split.train, split.validation) if part is not None]
+    read = [split] if shared.folds is None else shared.splits  # shared features need one policy for all folds
+    parts = [part for one in read for part in (one.train, one.validation) if part is not None]
     trained = model.training_record.electrode_windows
     if shared.options.freeze or shared.options.lora is not None:
         return electrodes_of(parts, trained, shared.options.untrained)
@@ -421,6 +428,7 @@ def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
         balanced=options.balanced,
         centring=not first,
         validate=not first,
+        folds=shared.folds,
         say=say,
     )
     say(fitted.line())

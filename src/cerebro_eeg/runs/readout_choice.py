@@ -7,7 +7,7 @@ like any other.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from cerebro_eeg.runs.store_predictions import predict_windows
 from cerebro_eeg.runs.windows import Electrodes, Split
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.fold_features import FoldFeatures
 
 Say = Callable[[str], None]
 ReadoutName = Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
@@ -126,12 +129,14 @@ def fit_readout(
     balanced: bool = False,
     centring: bool = True,
     validate: bool = True,
+    folds: "FoldFeatures | None" = None,
     say: Say = lambda line: None,
 ) -> FittedReadout:
     """Choose a read-out and its linear head by cross-validation, fit them, and write them into the model.
 
     Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, with
-    fewer than three subjects, or with too many windows, only training subjects do.
+    fewer than three subjects, or with too many windows, only training subjects do. ``folds`` share the features of an
+    encoder that is the same in all of them.
     """
     channels = shared_channels(split, electrodes)
     names = fitting_names(name, channels, say)
@@ -141,12 +146,16 @@ def fit_readout(
     parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
     config = readout_config(parts, channels)
     readout = Readout(config, model.config).to(processes.device)
-    fit_token_components(readout, model, store, split.train, processes, electrodes)
     sizes = dict(zip(parts, widths(config, model.config), strict=True))
     used = parts_to_fit(split, validate, say)
-    raw = {
-        part: raw_features(model, readout, store, windows, processes, electrodes, say) for part, windows in used.items()
-    }
+    if folds is not None:
+        raw = folds.features(readout, model, store, split.name, used, processes, electrodes, say)
+    else:
+        fit_token_components(readout, model, store, split.train, processes, electrodes)
+        raw = {
+            part: raw_features(model, readout, store, windows, processes, electrodes, say)
+            for part, windows in used.items()
+        }
     data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
     found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring)
     held_out: dict[str, dict[str, NDArray[np.float32]]] = {}

@@ -31,6 +31,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.checkpoint import Header
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import Readout, layers_of, widths
+from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.linear_models import LinearModel, fit_chosen, groups_of, labelled
 from cerebro_eeg.runs.readout_choice import (
     READOUTS,
@@ -54,6 +55,7 @@ RIVALS: dict[str, tuple[ReadoutPart, ...]] = {
     "power and covariance": SIMPLE,
 }
 CHANCE, RANDOM = "chance", "random weights"
+FORMAT = 2
 FILE = "rivals.json"
 FILES = {"test": FILE, "validation": "rivals-validation.json"}
 """The file of a run that keeps the comparison on a split."""
@@ -163,6 +165,7 @@ def random_predictions(
     readout: str = "encoder",
     part: Part = "test",
     balanced: bool = False,
+    folds: FoldFeatures | None = None,
     say: Say = lambda line: None,
 ) -> RivalAnswers:
     """Return what a head predicts that reads a new encoder of this size, drawn with seed 0.
@@ -174,7 +177,8 @@ def random_predictions(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _new_model(replace(config, signal=signal_of(store)), windows)
-    fitted = fit_readout(model.to(processes.device), store, split, readout, processes, balanced=balanced, say=say)
+    model.to(processes.device)
+    fitted = fit_readout(model, store, split, readout, processes, balanced=balanced, folds=folds, say=say)
     if part in fitted.held_out:
         output = fitted.held_out[part][fitted.model.name]
     else:
@@ -217,6 +221,7 @@ def compare_with_rivals(
     """
     say("simple rivals on the same windows: band power, filter-bank covariance, both together")
     features = SimpleFeatures(store, splits[0], processes)
+    folds = {name: fold_features(splits) for name in ("encoder", "hybrid")}
     of_folds: dict[str, list[Paired]] = {}
     answers: dict[str, list[RivalAnswers]] = {}
     for split in splits:
@@ -227,7 +232,15 @@ def compare_with_rivals(
             say(f"a head on random weights{f', {split.name}' if split.name else ''}")
             config, readout = trained[0].header.model, _control_of(trained)
             found[RANDOM] = random_predictions(
-                store, split, processes, config, readout=readout, part=part, balanced=balanced, say=say
+                store,
+                split,
+                processes,
+                config,
+                readout=readout,
+                part=part,
+                balanced=balanced,
+                folds=folds[readout],
+                say=say,
             )
         for name, rival in found.items():
             pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
@@ -241,7 +254,7 @@ def compare_with_rivals(
     best = best_simple(rows)
     if part == "validation" and best is not None and rival_wins(best):
         _save(run / SAVED, store, splits[0], answers[best["name"]][0], features)
-    write_text(run / FILES[part], json.dumps({"format": 1, "rivals": rows}, indent=2, allow_nan=False) + "\n")
+    write_text(run / FILES[part], json.dumps({"format": FORMAT, "rivals": rows}, indent=2, allow_nan=False) + "\n")
     return rows
 
 
@@ -256,7 +269,7 @@ def read_rivals(run: Path, part: Part = "test") -> list[dict[str, Any]] | None:
     """Return the kept comparison of a run; None if there is none."""
     try:
         found = parse_json((run / FILES[part]).read_text(encoding="utf-8"))
-        if found["format"] == 1 and isinstance(found["rivals"], list):
+        if found["format"] == FORMAT and isinstance(found["rivals"], list):
             return list(found["rivals"])
     except FileNotFoundError:
         return None
@@ -282,7 +295,15 @@ def _mean(folds: Sequence[Paired]) -> dict[str, Any]:
     if len(folds) == 1:
         return first
     values = {key: float(np.mean([getattr(of, key) for of in folds])) for key in ("ours", "rival", "difference")}
-    return {**first, **values, "subjects": sum(of.subjects for of in folds), "low": None, "high": None, "above": None}
+    return {
+        **first,
+        **values,
+        "subjects": sum(of.subjects for of in folds),
+        "low": None,
+        "high": None,
+        "above": None,
+        "below": None,
+    }
 
 
 def _save(folder: Path, store: Store, split: Split, rival: RivalAnswers, features: SimpleFeatures) -> None:
@@ -323,7 +344,7 @@ def best_simple(rows: Rows) -> Mapping[str, Any] | None:
 
 def rival_wins(row: Mapping[str, Any]) -> bool:
     """Return whether a rival is ahead of a model that reads an encoder, in nine of ten draws of subjects."""
-    return row.get("encoder", True) and row["above"] is not None and row["above"] <= 1 - WIN
+    return row["encoder"] and row["below"] is not None and row["below"] >= WIN
 
 
 def rival_lines(rows: Rows, part: str = "test") -> list[str]:
@@ -356,7 +377,7 @@ def verdict(rows: Rows) -> str:
         return "no simple rival: the windows have no channel in common"
     size, name, above = abs(best["difference"]), best["name"], best["above"]
     who = f"{best['subjects']} subjects"
-    if not best.get("encoder", True):
+    if not best["encoder"]:
         return f"this model needs no encoder: it reads simple features alone, as the best rival, {name}, does"
     if above is None:
         side = "ahead of" if best["difference"] > 0 else "behind"
@@ -380,6 +401,6 @@ def rival_notes(rows: Rows) -> list[str]:
         )
     elif control["difference"] <= 0 if control["above"] is None else control["above"] < WIN:
         found.append("a head on random weights does as well: what the encoder has learned does not show here")
-    if centred := [row["name"] for row in rows if row.get("centred")]:
+    if centred := [row["name"] for row in rows if row["centred"]]:
         found.append(f"centred per subject, with all windows of a subject at once: {', '.join(centred)}")
     return found

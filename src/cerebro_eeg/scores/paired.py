@@ -31,6 +31,8 @@ class Paired:
     high: float | None
     above: float | None
     """Share of the draws in which we are ahead; None below six subjects."""
+    below: float | None
+    """Share of the draws in which the rival is ahead; the rest are ties."""
 
 
 def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 1000, seed: int = 0) -> Paired:
@@ -51,7 +53,7 @@ def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 
     known = difference[1:][np.isfinite(difference[1:])]
     enough = len(subjects) >= FEWEST and len(known) > 0
     low, high = interval(difference[1:], len(subjects)) if enough else (None, None)
-    above = float((known > 0).mean()) if enough else None
+    above, below = (float((known > 0).mean()), float((known < 0).mean())) if enough else (None, None)
     ours_value = float(np.mean([headline(one)[1] for one in ours]))
     rival_value = headline(rival)[1]
-    return Paired(metric, len(subjects), ours_value, rival_value, ours_value - rival_value, low, high, above)
+    return Paired(metric, len(subjects), ours_value, rival_value, ours_value - rival_value, low, high, above, below)
