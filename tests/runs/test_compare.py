@@ -280,15 +280,11 @@ def test_damaged_answers_are_named(store, weights, tmp_path):
 
 def test_a_verdict_needs_nine_of_ten_draws_and_six_subjects():
     def found(above, subjects=12, gap=0.02):
-        return Paired("auroc", subjects, 0.8 + gap, 0.8, gap, None if above is None else -0.01, 0.05, above)
+        below = None if above is None else 0.95 - above
+        return Paired("auroc", subjects, 0.8 + gap, 0.8, gap, None if above is None else -0.01, 0.05, above, below)
 
-    assert [state_of(found(above)) for above in (0.95, 0.9, 0.5, 0.1, 0.05)] == [
-        "wins",
-        "wins",
-        "tied",
-        "loses",
-        "loses",
-    ]
+    states = [state_of(found(above)) for above in (0.95, 0.9, 0.5, 0.06, 0.05)]
+    assert states == ["wins", "wins", "tied", "tied", "loses"]
     assert state_of(found(None, 3)) == "ahead"
     assert state_of(found(None, 3, -0.02)) == "behind"
     assert "too few for an interval" in sentence(found(None, 3), "band power", "test")
@@ -299,7 +295,7 @@ def test_equal_answers_are_a_tie_and_not_a_defeat(whole):
     tests = [Predictions.load(Path(whole.folder) / "task-third" / "method-band-power" / "test-0.npz")]
     same = draw_scores(tests, "auroc")
     found = difference(same, same)
-    assert (found.difference, found.above) == (0.0, 0.5)
+    assert (found.difference, found.above, found.below) == (0.0, 0.0, 0.0)
     assert state_of(found) == "tied"
 
 

@@ -42,6 +42,8 @@ def finetune(
     rate: Literal["error", "as_is"] = "error",
     untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
     paper: bool = False,
+    rivals: bool = True,
+    random_weights: bool = False,
     set: tuple[str, ...] = (),
     engine: Engine = Engine(),
 ) -> FinetuneResult:
@@ -93,6 +95,10 @@ def finetune(
         rate: What to do with a store of another rate than the model's.
         untrained: With --freeze, --lora or --few: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
+        rivals: Simple rivals (band power, filter-bank covariance, both, each with a linear model) on the same
+            validation windows, and who wins; one that wins is saved beside the trainings, in the folder simple.
+        random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
+            always there.
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
@@ -152,7 +158,18 @@ def finetune(
         progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
     steps_line = StepLine(progress)
     try:
-        result = runs.finetune(store, out, chosen, options, engine, start, say=progress.say, tell=steps_line.tell)
+        result = runs.finetune(
+            store,
+            out,
+            chosen,
+            options,
+            engine,
+            start,
+            rivals=rivals,
+            random_weights=random_weights,
+            say=progress.say,
+            tell=steps_line.tell,
+        )
         if result.first:
             write_page(lambda tell: report_finetune(out, tell=tell), progress)
     finally:

@@ -70,10 +70,14 @@ class Readout(nn.Module):
 
     def raw(self, batch: Batch, encoder: Encoder, noise_K2B: Tensor | None = None) -> Tensor:
         """Return the features (B, P) as they are, part after part."""
+        layers = tokens_after(encoder, batch, self.layers(), noise_K2B) if self.layers() else {}
+        return self.read(batch, layers)
+
+    def read(self, batch: Batch, layers: Mapping[int, Tokens]) -> Tensor:
+        """Return the same features from the tokens of its layers, which several read-outs can share."""
         grid = _FixedGrid(batch, self._ids, self.config.channels) if self.config.channels else None
         kind = batch.signal_RT.device.type
         found: list[Tensor] = []
-        layers = tokens_after(encoder, batch, self.layers(), noise_K2B) if self.layers() else {}
         with torch.autocast(kind, enabled=False):
             cross = None
             for part in self.config.parts:

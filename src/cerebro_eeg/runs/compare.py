@@ -222,6 +222,7 @@ def _question(store: Store, task: LabelledTask, options: CompareOptions, process
         task,
         _thinned(known, most[0]),
         test,
+        split.train,
         shared_channels(whole),
         processes,
         options.balanced,

@@ -144,6 +144,8 @@ class Question:
     known: Windows
     """Windows of training and validation subjects."""
     test: Windows | None
+    train: Windows
+    """Those of them that principal components of tokens are fitted on: the training split, as ``finetune`` does."""
     channels: tuple[str, ...]
     """Channels that all windows share, under their own names."""
     processes: ProcessGroup
@@ -235,7 +237,7 @@ def encoder_features(
     parts = tuple(dict.fromkeys(part for name in names for part in READOUTS[name]))
     readout = Readout(readout_config(parts, channels), model.config).to(question.processes.device)
     model.to(question.processes.device)
-    fit_token_components(readout, model, question.store, question.known, question.processes, electrodes)
+    fit_token_components(readout, model, question.store, question.train, question.processes, electrodes)
 
     def of(windows: Windows) -> NDArray[np.float32]:
         return raw_features(model, readout, question.store, windows, question.processes, electrodes, say)

@@ -122,7 +122,7 @@ def difference_words(found: Mapping[str, Any] | None) -> str:
         return ""
     if found["low"] is None:
         return f"{found['difference']:+.3f}"
-    sure = " *" if max(found["above"], 1 - found["above"]) >= 0.9 else ""
+    sure = " *" if max(found["above"], found["below"]) >= 0.9 else ""
     return f"{found['difference']:+.3f} ({found['low']:+.3f} to {found['high']:+.3f}){sure}"
 
 

@@ -149,9 +149,9 @@ def _verdict(
 
 def state_of(found: Paired) -> str:
     """Return "wins", "loses", or "tied"; below six subjects, "ahead" or "behind", which proves nothing."""
-    if found.above is None:
+    if found.above is None or found.below is None:
         return "ahead" if found.difference >= 0 else "behind"
-    return "wins" if found.above >= WIN else "loses" if 1 - found.above >= WIN else "tied"
+    return "wins" if found.above >= WIN else "loses" if found.below >= WIN else "tied"
 
 
 def sentence(found: Paired, rival: str, on: str) -> str:
@@ -198,6 +198,6 @@ def overall(tables: Sequence[TaskTable]) -> Overall:
         pairs = [row["minus"]["test"] for row in table.rows if row["family"] == "simple"]
         if pairs and all(pair is not None and pair["above"] is not None for pair in pairs):
             judged += 1
-            beaten += any(1 - pair["above"] >= WIN for pair in pairs)
+            beaten += any(pair["below"] >= WIN for pair in pairs)
             wins += all(pair["above"] >= WIN for pair in pairs)
     return Overall(means, tuple(table.task for table in classes), judged - beaten, wins, judged)

@@ -7,7 +7,7 @@ like any other.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from cerebro_eeg.config import FIXED_PARTS, ReadoutConfig, ReadoutPart
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.readouts import Readout, common_channels, middle, tokens_after, widths
+from cerebro_eeg.model.readouts import Readout, common_channels, layers_of, middle, tokens_after, widths
 from cerebro_eeg.runs.decisions import bias_of, centre
 from cerebro_eeg.runs.linear_models import (
     LEAST_GROUPS,
@@ -34,6 +34,9 @@ from cerebro_eeg.runs.store_predictions import predict_windows
 from cerebro_eeg.runs.windows import Electrodes, Split
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision
+
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.fold_features import FoldFeatures
 
 Say = Callable[[str], None]
 ReadoutName = Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
@@ -110,6 +113,7 @@ class FittedReadout:
         listed = ", ".join(f"{name} {value:.3f}" for name, value in best.items())
         metric = {"auroc": "AUROC", "r2": "R2"}[found.metric]
         how = ", features centred per subject" if found.centred else ""
+        how += "" if layers_of(self.config, depth=1) else "; it needs no encoder"
         over = f"read-outs by cross-validation over {found.subjects} subjects ({metric})"
         return f"{over}: {listed}; chosen: {found.name}{how}"
 
@@ -125,12 +129,14 @@ def fit_readout(
     balanced: bool = False,
     centring: bool = True,
     validate: bool = True,
+    folds: "FoldFeatures | None" = None,
     say: Say = lambda line: None,
 ) -> FittedReadout:
     """Choose a read-out and its linear head by cross-validation, fit them, and write them into the model.
 
-    Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, or
-    with fewer than three subjects, only training subjects do.
+    Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, with
+    fewer than three subjects, or with too many windows, only training subjects do. ``folds`` share the features of an
+    encoder that is the same in all of them.
     """
     channels = shared_channels(split, electrodes)
     names = fitting_names(name, channels, say)
@@ -141,21 +147,19 @@ def fit_readout(
     config = readout_config(parts, channels)
     readout = Readout(config, model.config).to(processes.device)
     sizes = dict(zip(parts, widths(config, model.config), strict=True))
-    splits = {"train": split.train}
-    if validate and split.validation is not None:
-        splits["validation"] = split.validation
-        if len(np.unique(np.concatenate([groups_of(windows) for windows in splits.values()]))) < LEAST_GROUPS:
-            del splits["validation"]
-    known = split.train.joined(splits["validation"]) if "validation" in splits else split.train
-    fit_token_components(readout, model, store, known, processes, electrodes)
-    used = {part: _thinned(windows, MOST_WINDOWS // len(splits), say) for part, windows in splits.items()}
-    raw = {
-        part: raw_features(model, readout, store, windows, processes, electrodes, say) for part, windows in used.items()
-    }
+    used = parts_to_fit(split, validate, say)
+    if folds is not None:
+        raw = folds.features(readout, model, store, split.name, used, processes, electrodes, say)
+    else:
+        fit_token_components(readout, model, store, split.train, processes, electrodes)
+        raw = {
+            part: raw_features(model, readout, store, windows, processes, electrodes, say)
+            for part, windows in used.items()
+        }
     data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
     found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring)
     held_out: dict[str, dict[str, NDArray[np.float32]]] = {}
-    if all(len(used[part]) == len(splits[part]) for part in splits):
+    if len(used["train"]) == len(split.train):
         first = 0
         for part, windows in used.items():
             held_out[part] = {of: output[first : first + len(windows)] for of, output in found.held_out.items()}
@@ -163,6 +167,21 @@ def fit_readout(
     install(model, found, readout, split)
     assert model.head is not None
     return FittedReadout(found, model.head.readout, held_out if found.held_out else {})
+
+
+def parts_to_fit(split: Split, validate: bool, say: Say) -> dict[str, Windows]:
+    """Return the windows that a head is fitted on: training and, on request, validation.
+
+    Validation takes part only where cross-validation can answer for all of its windows. A head that has seen a subject
+    must not be asked about it.
+    """
+    known = {"train": split.train}
+    if validate and split.validation is not None:
+        known["validation"] = split.validation
+        subjects = len(np.unique(np.concatenate([groups_of(windows) for windows in known.values()])))
+        if subjects >= LEAST_GROUPS and sum(map(len, known.values())) <= MOST_WINDOWS:
+            return known
+    return {"train": thinned(split.train, MOST_WINDOWS, say)}
 
 
 def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -> None:
@@ -194,7 +213,7 @@ def start_readout(
 ) -> None:
     """Set the numbers of a model's read-out from training windows, before gradient steps train its head."""
     assert model.readout is not None
-    few = _thinned(windows, 2048, lambda line: None)
+    few = thinned(windows, 2048, lambda line: None)
     fit_token_components(model.readout, model, store, few, processes, electrodes)
     raw_BP = raw_features(model, model.readout, store, few, processes, electrodes, None)
     shift_P, scale_P = standardisation(raw_BP, widths(model.readout.config, model.config))
@@ -266,7 +285,7 @@ def head_outputs(
     return output
 
 
-def _thinned(windows: Windows, most: int, say: Say) -> Windows:
+def thinned(windows: Windows, most: int, say: Say) -> Windows:
     """Return at most so many windows, evenly spread over all."""
     if len(windows) <= most:
         return windows

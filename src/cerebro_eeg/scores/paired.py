@@ -32,6 +32,8 @@ class Paired:
     high: float | None
     above: float | None
     """Share of the draws in which we are ahead; None below six subjects."""
+    below: float | None
+    """Share of the draws in which the rival is ahead; the rest are ties."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +82,9 @@ def difference(ours: DrawnScores, rival: DrawnScores) -> Paired:
     known = draws[np.isfinite(draws)]
     enough = ours.subjects >= FEWEST and len(known) > 0
     low, high = interval(draws, ours.subjects) if enough else (None, None)
-    above = float((np.sign(known) + 1).mean() / 2) if enough else None  # a draw without a difference counts half
-    return Paired(ours.metric, ours.subjects, ours.value, rival.value, ours.value - rival.value, low, high, above)
+    above, below = (float((known > 0).mean()), float((known < 0).mean())) if enough else (None, None)
+    gap = ours.value - rival.value
+    return Paired(ours.metric, ours.subjects, ours.value, rival.value, gap, low, high, above, below)
 
 
 def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 1000, seed: int = 0) -> Paired:
