@@ -205,8 +205,8 @@ def train_on(
     The length is fixed, so the last weights are taken. ``compare`` trains like this within its cross-validation.
     """
     options = _settle_readout(few_subjects.settle(options, start, engine), engine)
-    shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start)
     seed, split = options.seeds[0], Split("", "subject", windows, None, None)
+    shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start, [split], None)
     model = _make_model(shared, seed, split)
     one = _OneTraining(model, split, RunFolder(out), _choose_electrodes(shared, model, split, say), seed)
     _train_by_steps(shared, one, say, lambda report, steps, batch: None)
