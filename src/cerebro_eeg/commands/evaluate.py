@@ -42,8 +42,8 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
-        rivals: Score simple features (band power, filter-bank covariance, both) with a linear model on the same test
-            windows, with the paired difference over subjects and a sentence on who wins.
+        rivals: Score simple features (band power, filter-bank covariance, both, with narrow bands) with a linear model
+            on the same test windows, with the paired difference over subjects and a sentence on who wins.
         device: auto, cpu, cuda, cuda:1 or mps.
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """

@@ -1,8 +1,9 @@
 """Rivals: simple features with logistic regression, on the same windows and splits as the model that is scored.
 
 A foundation model is of use only where it beats what takes seconds. So every score stands beside log band power, log
-covariances in a filter bank, and both together. They use no encoder. Cross-validation over training and validation
-subjects chooses the strength of a linear model and whether features are centred per subject, as for our own read-outs.
+covariances in a filter bank, both together, and these with narrower bands. They use no encoder. Cross-validation over
+training and validation subjects chooses the strength of a linear model and whether features are centred per subject, as
+for our own read-outs.
 """
 
 import json
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.config import ModelConfig, ReadoutConfig, ReadoutPart
+from cerebro_eeg.config import ModelConfig, ReadoutConfig
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
@@ -25,7 +26,7 @@ from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import Readout, widths
 from cerebro_eeg.runs.linear_models import fit_chosen, groups_of, labelled
-from cerebro_eeg.runs.readout_choice import SIMPLE, shared_channels
+from cerebro_eeg.runs.readout_choice import AUTO_WIDE, READOUTS, WIDE, members, shared_channels
 from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
 from cerebro_eeg.runs.windows import Split, signal_of
 from cerebro_eeg.scores.paired import Paired, paired
@@ -33,11 +34,13 @@ from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
 
-RIVALS: dict[str, tuple[ReadoutPart, ...]] = {
-    "band power": ("power",),
-    "filter-bank covariance": ("tangent",),
-    "both together": SIMPLE,
+RIVALS = {
+    "band power": "power",
+    "filter-bank covariance": "tangent",
+    "both together": "simple",
+    "with narrow bands": "signal",
 }
+"""What a rival is called, and the read-out that it is."""
 FILE = "rivals.json"
 FILES = {"test": FILE, "validation": "rivals-validation.json"}
 """The file of a run that keeps the comparison on a split."""
@@ -70,7 +73,9 @@ def rival_predictions(
     if not channels or asked is None:
         return {}
     model = ModelConfig(signal=signal_of(store), window=max(split.train.samples, 64))
-    config = ReadoutConfig(SIMPLE, channels)
+    names = {name: of for name, of in RIVALS.items() if of in AUTO_WIDE or len(channels) < WIDE}
+    parts = tuple(dict.fromkeys(part for of in names.values() for part in READOUTS[of]))
+    config = ReadoutConfig(parts, channels)
     readout = Readout(config, model).to(processes.device)
 
     def read(module: nn.Module, batch: Batch) -> torch.Tensor:
@@ -81,14 +86,15 @@ def rival_predictions(
         return predict_windows(readout, store, windows, processes, read=read)
 
     known = [windows for windows in (split.train, split.validation) if windows is not None]
-    sizes = dict(zip(SIMPLE, widths(config, model), strict=True))
+    sizes = dict(zip(parts, widths(config, model), strict=True))
     data = labelled([(windows, raw(windows)) for windows in known], sizes)
     asked_BP = raw(asked) if part == "test" else None
     found = {}
-    for name, parts in RIVALS.items():
-        fitted = fit_chosen(data, {name: parts}, balanced=balanced)
+    for name, of in names.items():
+        candidates, stacks = members([of])
+        fitted = fit_chosen(data, candidates, stacks, only=[of], balanced=balanced)
         if asked_BP is not None:
-            output = fitted.outputs(asked_BP[:, data.columns(parts)], groups_of(asked))
+            output = fitted.outputs(asked_BP[:, data.columns(fitted.parts)], groups_of(asked))
         elif fitted.own_held_out is not None:
             output = fitted.own_held_out[len(split.train) :]
         else:
@@ -113,7 +119,7 @@ def compare_with_rivals(
     part: Literal["test", "validation"] = "test",
 ) -> list[dict[str, Any]]:
     """Return how a run stands beside the rivals, and keep it in a file of the run; ``predictions`` are by fold."""
-    say("simple rivals on the same windows: band power, filter-bank covariance, both together")
+    say("simple rivals on the same windows: " + ", ".join(RIVALS))
     of_folds: dict[str, list[Paired]] = {}
     centred: dict[str, list[bool]] = {}
     for split in splits:
