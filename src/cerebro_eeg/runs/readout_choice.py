@@ -112,8 +112,11 @@ def shared_channels(split: Split, electrodes: Electrodes | None = None) -> tuple
 
 
 def fitting_names(name: str, channels: Sequence[str], say: Say) -> tuple[str, ...]:
-    """Return the read-outs to choose from; a line says so where windows share no channels and some fall away."""
-    named = (AUTO if len(channels) < WIDE else AUTO_WIDE) if name == "auto" else (name,)
+    """Return the read-outs to choose from; a line says so where windows share no channels, or too many for some."""
+    named = AUTO if name == "auto" else (name,)
+    if name == "auto" and len(channels) >= WIDE:
+        say(f"note: the windows share {len(channels)} channels, so narrow bands are not tried; see --readout signal")
+        return AUTO_WIDE
     if channels or not any(part in FIXED_PARTS for one in named for part in READOUTS[one]):
         return named
     say("note: the windows have no channel in common, so read-outs of fixed channels fall away; moments replace them")
