@@ -29,6 +29,7 @@ from train_worker import MODEL, preset
 
 ENGINE = Engine(device="cpu", threads=1)
 LINEAR = [method.name for method in METHODS if method.group in ("guess", "frozen", "random")]
+QUICK = [name for name in LINEAR if BY_NAME[name].readout not in compare_methods.LEARNED]
 CHEAP = ("chance", "band power", "mean, frozen", "default")
 
 
@@ -85,9 +86,12 @@ def test_every_method_that_trains_nothing_by_steps_answers_the_same_windows(whol
     assert rows["hybrid, frozen"]["seeds"] == 1
     assert rows["chance"]["test"]["value"] == 0.5
     settings = {name: row["settings"] for name, row in rows.items()}
-    linear = {settings[name] for name in ("band power", "both together", "mean, frozen", "encoder, random weights")}
+    linear = {
+        settings[name] for name in ("band power", "power and covariance", "mean, frozen", "encoder, random weights")
+    }
     assert linear == {10}
-    assert settings["both, weighted"] == settings["hybrid, frozen"] == settings["hybrid, random weights"]
+    assert settings["hybrid, frozen"] == settings["hybrid, random weights"] == 28  # both parts, and four weights
+    assert settings["with narrow bands"] == 46
 
 
 def test_our_default_is_what_finetune_freeze_saves(store, weights, tmp_path):
@@ -158,7 +162,7 @@ def test_new_electrodes_are_said_and_simple_rivals_do_not_need_them(store, weigh
 # Trainings
 
 
-@pytest.mark.parametrize("name", ["band head", "EEGNet", "from scratch", "adapters", "fine-tuned"])
+@pytest.mark.parametrize("name", ["EEGNet", "from scratch", "adapters", "fine-tuned"])
 def test_trainings_are_rows_like_any_other(store, weights, tmp_path, monkeypatch, name):
     monkeypatch.setattr(compare_methods, "RATES", (1e-3,))
     monkeypatch.setattr(compare_methods, "NET_EPOCHS", 2)
@@ -180,7 +184,7 @@ def test_trainings_are_rows_like_any_other(store, weights, tmp_path, monkeypatch
 def test_a_training_that_is_stopped_goes_on_behind_what_is_kept(store, weights, tmp_path, monkeypatch):
     monkeypatch.setattr(compare_methods, "RATES", (1e-3,))
     monkeypatch.setattr(compare_methods, "NET_EPOCHS", 1)
-    asked, fit, calls = options("alpha", methods=("band head",)), compare_methods.train_net, []
+    asked, fit, calls = options("alpha", methods=("EEGNet",)), compare_methods.train_net, []
     unbroken = compare(store, tmp_path / "unbroken", asked, ENGINE, weights)
 
     def dies(*given, **named):
@@ -194,8 +198,8 @@ def test_a_training_that_is_stopped_goes_on_behind_what_is_kept(store, weights, 
         compare(store, tmp_path / "out", asked, ENGINE, weights)
     found = compare(store, tmp_path / "out", asked, ENGINE, weights)
     assert len(calls) == 7  # 5 folds and the last training; the one that died was made again
-    assert rows_of(found)["band head"]["cv"] == rows_of(unbroken)["band head"]["cv"]
-    assert rows_of(found)["band head"]["test"] == rows_of(unbroken)["band head"]["test"]
+    assert rows_of(found)["EEGNet"]["cv"] == rows_of(unbroken)["EEGNet"]["cv"]
+    assert rows_of(found)["EEGNet"]["test"] == rows_of(unbroken)["EEGNet"]["test"]
 
 
 # Once, and again
@@ -205,13 +209,16 @@ def test_methods_can_be_added_and_what_is_finished_stays_as_it_is(store, weights
     out = tmp_path / "out"
     first = compare(store, out, options("alpha", methods=CHEAP), ENGINE, weights)
     kept = files_of(out)
-    second = compare(store, out, options("alpha", "third", methods=(*CHEAP, "both together")), ENGINE, weights)
+    second = compare(store, out, options("alpha", "third", methods=(*CHEAP, "power and covariance")), ENGINE, weights)
     assert {path: text for path, text in files_of(out).items() if path in kept} == kept
-    assert list(rows_of(second)) == ["chance", "band power", "both together", "mean, frozen", "default"]
+    assert list(rows_of(second)) == ["chance", "band power", "power and covariance", "mean, frozen", "default"]
     assert rows_of(second)["default"]["test"] == rows_of(first)["default"]["test"]
     log = [json.loads(line) for line in (out / runs.LOG).read_text().splitlines()]
     assert sorted((line["task"], line["method"]) for line in log) == sorted(
-        [*(("alpha", name) for name in (*CHEAP, "both together")), *(("third", n) for n in (*CHEAP, "both together"))]
+        [
+            *(("alpha", name) for name in (*CHEAP, "power and covariance")),
+            *(("third", n) for n in (*CHEAP, "power and covariance")),
+        ]
     )
     with pytest.raises(ConfigError, match="repeats was 1 and is now 2"):
         compare(store, out, options("alpha", repeats=2), ENGINE, weights)
@@ -342,4 +349,6 @@ def test_quick_needs_no_training_and_thins_windows_out(store, weights, tmp_path,
     assert found.tables[0]["known"]["windows"] == 60
     assert found.tables[0]["known"]["subjects"] == 30  # every subject stays
     assert found.tables[0]["test"] == {"windows": 24, "subjects": 6}
+    assert [row["name"] for row in found.tables[0]["rows"]] == QUICK
     assert any(note.startswith("EEGNet was not run: about ") for note in found.notes)
+    assert "band head is not part of quick" in found.notes

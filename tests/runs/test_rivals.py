@@ -61,7 +61,7 @@ def test_rivals_find_alpha_in_new_subjects_and_are_scored_on_the_runs_windows(st
     (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
     with process_group("cpu") as processes:
         found = rivals.rival_predictions(opened, split, processes)
-    assert list(found) == ["band power", "filter-bank covariance", "power and covariance"]
+    assert list(found) == ["band power", "filter-bank covariance", "power and covariance", "with narrow bands"]
     for predictions in (rival.predictions for rival in found.values()):
         assert len(predictions) == len(split.test)
         np.testing.assert_array_equal(predictions.truth, split.test.label)

@@ -43,8 +43,8 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
-        rivals: Simple rivals (band power, filter-bank covariance, both, each with a linear model) on the same test
-            windows, with the paired difference over subjects and a sentence on who wins.
+        rivals: Simple rivals (band power, covariances in bands, both, with narrow bands; each with a linear model)
+            on the same test windows, with the paired difference over subjects and a sentence on who wins.
         random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
             always there.
         device: auto, cpu, cuda, cuda:1 or mps.

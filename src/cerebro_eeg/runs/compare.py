@@ -287,6 +287,10 @@ class Plan:
             for row in rows:
                 if not (self.place(question, row) / "row.json").exists():
                     pending.setdefault(row.group, []).append(row)
+            if self.options.quick:
+                fast = [row for row in pending.get("frozen", []) if row.readout not in methods.LEARNED]
+                notes += [f"{row.name} is not part of quick" for row in pending.get("frozen", []) if row not in fast]
+                pending |= {"frozen": fast} if fast else {}
             costs = costs_of(question, self.model, pending)
             for group in list(pending):
                 trainings = group in ("net", "steps")
@@ -344,7 +348,8 @@ class Plan:
         """Run simple features and those of the frozen encoder: one pass of the encoder serves all of these rows."""
         began = time.monotonic()
         readouts = [row.readout for row in rows]
-        features = methods.simple_features(question, self.model, self.show) if question.channels else None
+        learned = any(readout in methods.LEARNED for readout in readouts)
+        features = methods.simple_features(question, self.model, learned, self.show) if question.channels else None
         names = ("mean", "encoder") if question.channels else ("mean", "moments")
         if any(row.family == "ours" for row in rows):
             try:
@@ -353,7 +358,7 @@ class Plan:
                 features = encoded if features is None else features.beside(encoded)
             except ChannelError as error:
                 notes.append(f"{question.task.task}: the encoder cannot read these channels: {error}")
-                readouts = [row.readout for row in rows if row.family == "simple"]
+                readouts = [row.readout for row in rows if row.family != "ours"]
         if features is None:
             return
         self._answer_linear(question, rows, features, readouts, cost, began)
@@ -395,7 +400,7 @@ class Plan:
     def _random(self, question: Question, rows: Sequence[Method], cost: float) -> None:
         """Run the controls: the same read-outs of encoders that learned nothing, one for each seed."""
         began, found = time.monotonic(), dict[str, list[Answer]]()
-        simple = methods.simple_features(question, self.model, self.show) if question.channels else None
+        simple = methods.simple_features(question, self.model, False, self.show) if question.channels else None
         names = ("mean", "encoder") if question.channels else ("mean",)
         for seed, model in enumerate(methods.random_encoders(self.model, question.seeds)):
             self._tell(question.task.task, rows, seed / question.seeds, cost)

@@ -17,6 +17,8 @@ FIT = 1e-4
 """Seconds of a core for each window, repetition and pair of classes of a linear model: five strengths, five folds."""
 FEATURE = 2.5e-5
 """Seconds of a core for each window and channel, to find the principal axes of features."""
+BANDS = 0.022
+"""Seconds of a core to learn bands once, for each squared channel."""
 TIMED = 16
 """Windows that are timed."""
 
@@ -33,9 +35,11 @@ def costs_of(question: Question, model: Cerebro, pending: Mapping[Group, Sequenc
     for group, rows in pending.items():
         for row in rows:
             if group == "frozen":
-                found[row.name] = (encoder * windows + 5 * linear) / len(rows)
+                learned = BANDS * len(question.channels) ** 2 * (5 * question.repeats + 1)
+                extra = learned / 2 if row.readout in methods.LEARNED else 0.0  # two rows share it
+                found[row.name] = (encoder * windows + 8 * linear) / len(rows) + extra
             elif group == "random":
-                found[row.name] = question.seeds * (encoder * windows + 3 * linear) / len(rows)
+                found[row.name] = question.seeds * (encoder * windows + 5 * linear) / len(rows)
             elif group == "net":
                 found[row.name] = trainings * methods.NET_EPOCHS * _net_seconds(question, row.name) * known
             elif group == "steps":  # a step takes about three forward passes

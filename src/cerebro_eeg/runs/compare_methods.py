@@ -13,7 +13,7 @@ Legend: **B** windows, **K** outputs, **C** channels, **T** samples, **R** repet
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -33,25 +33,28 @@ from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import Readout, fixed_signal, widths
-from cerebro_eeg.model.small_nets import BandHead, EegNet, train_net
+from cerebro_eeg.model.small_nets import EegNet, train_net
 from cerebro_eeg.runs import few_subjects
 from cerebro_eeg.runs.decisions import centre
 from cerebro_eeg.runs.linear_models import (
     CrossValidation,
     LabelledFeatures,
+    Learner,
     groups_of,
     score,
     subject_folds,
     varies_within,
 )
 from cerebro_eeg.runs.readout_choice import (
-    AUTO,
-    AUTO_ANY,
+    FINE,
     READOUTS,
     SIMPLE,
-    STACKS,
+    WIDE,
+    BandLearner,
     fit_token_components,
+    fitting_names,
     head_outputs,
+    members,
     raw_features,
     readout_config,
 )
@@ -96,23 +99,23 @@ class Method:
     """What a linear model reads: a name of READOUTS, a stack, or "auto" for the best of ours."""
 
 
-WEIGHTED = "weighted"
-"""The stack of the two simple features, so that they have as many settings as ``hybrid``."""
-STACKED = {**STACKS, WEIGHTED: ("power", "tangent")}
 METHODS: tuple[Method, ...] = (
     Method("chance", "chance", "guess", "the shares of the classes, or the mean of the values"),
     Method("band power", "simple", "frozen", "log power of every channel in six bands, linear model", "power"),
     Method("filter-bank covariance", "simple", "frozen", "log covariances in six bands, linear model", "tangent"),
-    Method("both together", "simple", "frozen", "power and covariances side by side, linear model", "simple"),
-    Method("both, weighted", "simple", "frozen", "a weighted sum of the two linear models", WEIGHTED),
-    Method("band head", "net", "net", "six learned bands, a covariance each, linear head; no transformer"),
+    Method("power and covariance", "simple", "frozen", "both side by side, linear model", "simple"),
+    Method("with narrow bands", "simple", "frozen", "these and finer frequencies, a weighted sum", "signal"),
+    Method("band head", "net", "frozen", "learned bands, a covariance each, linear head; no transformer", "bands"),
     Method("EEGNet", "net", "net", "EEGNet-8,2 from scratch"),
     Method("mean, random weights", "control", "random", "the paper's probe on an encoder that learned nothing", "mean"),
     Method("encoder, random weights", "control", "random", "our read-out of such an encoder", "encoder"),
-    Method("hybrid, random weights", "control", "random", "our hybrid with such an encoder", "hybrid"),
+    Method("hybrid, random weights", "control", "random", "that and power and covariance, a weighted sum", "hybrid"),
+    Method("whole, random weights", "control", "random", "that and narrow bands as well, a weighted sum", "whole"),
     Method("mean, frozen", "ours", "frozen", "the paper's probe: mean of the last tokens, linear head", "mean"),
     Method("encoder, frozen", "ours", "frozen", "our read-out of the frozen encoder, linear head", "encoder"),
-    Method("hybrid, frozen", "ours", "frozen", "a weighted sum of that head and one on simple features", "hybrid"),
+    Method("hybrid, frozen", "ours", "frozen", "that and power and covariance, a weighted sum", "hybrid"),
+    Method("whole, frozen", "ours", "frozen", "that and narrow bands as well, a weighted sum", "whole"),
+    Method("everything, frozen", "ours", "frozen", "that and learned bands as well, a weighted sum", "everything"),
     Method("from scratch", "control", "steps", "CEReBrO of the same size, all weights trained on the labels alone"),
     Method("adapters", "ours", "steps", "the frozen probe's head first, then low-rank adapters (LoRA)"),
     Method("fine-tuned", "ours", "steps", "all weights trained, from the pre-trained ones"),
@@ -121,7 +124,9 @@ METHODS: tuple[Method, ...] = (
 BY_NAME = {method.name: method for method in METHODS}
 ANY_MONTAGE = ("chance", "mean, random weights", "mean, frozen", "from scratch", "adapters", "fine-tuned", "default")
 """Methods that need no channels that all windows share."""
-NETS: Mapping[str, Callable[[int, int, int, float], nn.Module]] = {"band head": BandHead, "EEGNet": EegNet}
+LEARNED = ("bands", "everything")
+"""Read-outs with learned bands, which take minutes."""
+NETS: Mapping[str, Callable[[int, int, int, float], nn.Module]] = {"EEGNet": EegNet}
 BRAINDECODE = "braindecode:"
 
 
@@ -202,18 +207,31 @@ class Features:
     known_BP: NDArray[np.float32]
     test_BP: NDArray[np.float32] | None
     sizes: Mapping[ReadoutPart, int]
+    learners: Mapping[ReadoutPart, Learner] = field(default_factory=dict)
+    """Parts that are learned with labels, anew for each fold."""
 
     def beside(self, other: "Features") -> "Features":
         """Return both, side by side."""
         test = None
         if self.test_BP is not None and other.test_BP is not None:
             test = np.concatenate([self.test_BP, other.test_BP], 1)
-        return Features(np.concatenate([self.known_BP, other.known_BP], 1), test, {**self.sizes, **other.sizes})
+        known = np.concatenate([self.known_BP, other.known_BP], 1)
+        return Features(known, test, {**self.sizes, **other.sizes}, {**self.learners, **other.learners})
 
 
-def simple_features(question: Question, model: Cerebro, say: Say) -> Features:
-    """Return band power and covariances; they use no encoder and every channel that the windows share."""
-    readout = Readout(readout_config(SIMPLE, question.channels), model.config).to(question.processes.device)
+def simple_features(question: Question, model: Cerebro, learned: bool, say: Say) -> Features:
+    """Return features of the signal, which use no encoder and every channel that the windows share.
+
+    With ``learned`` they include learned bands. Narrow bands are left out where covariances would fill the memory.
+    """
+    parts = SIMPLE if len(question.channels) >= WIDE else (*SIMPLE, *FINE)
+    parts = (*parts, *(("bands",) if learned else ()))
+    readout = Readout(readout_config(parts, question.channels), model.config).to(question.processes.device)
+    learners: dict[ReadoutPart, Learner] = {}
+    if readout.bands is not None:
+        learner = BandLearner(readout, question.store, [question.known], question.processes, None, question.balanced)
+        readout.bands.load_state_dict(learner.fitted().state_dict())
+        learners["bands"] = learner
 
     def read(module: nn.Module, batch: Batch) -> torch.Tensor:
         assert isinstance(module, Readout)
@@ -222,7 +240,7 @@ def simple_features(question: Question, model: Cerebro, say: Say) -> Features:
     def of(windows: Windows) -> NDArray[np.float32]:
         return predict_windows(readout, question.store, windows, question.processes, read=read, say=say)
 
-    return _features(question, readout, of)
+    return dataclasses.replace(_features(question, readout, of), learners=learners)
 
 
 def encoder_features(
@@ -254,14 +272,12 @@ def linear_answers(
     question: Question, features: Features, readouts: Sequence[str], tell: Callable[[str], None]
 ) -> dict[str, Answer]:
     """Return the answer of each read-out whose features are there; "auto" is the best of ours."""
-    data = dataclasses.replace(question.truth, raw_BP=features.known_BP, sizes=features.sizes)
-    there = set(features.sizes)
-    candidates = {name: parts for name, parts in READOUTS.items() if set(parts) <= there and name not in STACKED}
-    auto = AUTO if set(SIMPLE) <= there else AUTO_ANY
-    wanted = {part for name in readouts for part in (auto if name == "auto" else (name,))}
-    wanted |= {part for name in wanted for part in STACKED.get(name, ())}
-    candidates = {name: parts for name, parts in candidates.items() if name in wanted}
-    stacks = {name: pair for name, pair in STACKED.items() if name in wanted and set(pair) <= set(candidates)}
+    data = dataclasses.replace(
+        question.truth, raw_BP=features.known_BP, sizes=features.sizes, learners=features.learners
+    )
+    auto = fitting_names("auto", question.channels, lambda line: None)
+    asked = [one for name in readouts for one in (auto if name == "auto" else (name,))]
+    candidates, stacks = members([name for name in asked if set(READOUTS[name]) <= set(features.sizes)])
     crossed = CrossValidation(data, candidates, stacks, balanced=question.balanced, repeats=question.repeats, tell=tell)
     found = {}
     for readout in readouts:

@@ -6,7 +6,10 @@ fifth of the subjects is held out. The chosen model is then fitted on all of the
 chosen by these same lines.
 
 Two models can be stacked: their outputs are added with a weight that is chosen in the same way. The sum of two linear
-models is one linear model on the features of both.
+models is one linear model on the features of both. A stack may be a part of another.
+
+Some features are learned with labels, such as frequency bands. For each fold they are learned anew, without the
+subjects that it holds out.
 
 The regularised solution depends on features only through their products. So it does not change if wide features are
 turned onto their principal axes, and the fit is much faster there.
@@ -16,7 +19,7 @@ Legend: **B** windows, **P** features, **Q** principal axes, **K** outputs.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +44,10 @@ BLENDS = (0.15, 0.3, 0.5, 0.7)
 
 Candidates = Mapping[str, tuple[ReadoutPart, ...]]
 """Names of models, and the parts that each of them reads."""
+Stacks = Mapping[str, tuple[str, str]]
+"""Names of stacked models, and the two models that each of them adds up: candidates, or stacks before it."""
+Learner = Callable[[NDArray[np.intp]], NDArray[np.float32]]
+"""Learns a part on the windows with these numbers, and returns its features for all windows."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,20 @@ class LabelledFeatures:
     outputs: int
     group_B: NDArray[np.int64]
     """Number of the subject, or of the recording where the subject is not known."""
+    learners: Mapping[ReadoutPart, Learner] = field(default_factory=dict)
+    """Parts whose features are learned with labels; ``raw_BP`` has what all windows have taught."""
 
     def columns(self, parts: Sequence[ReadoutPart]) -> NDArray[np.intp]:
         """Return the places of the features of some parts, in the order of the parts."""
         ends = dict(zip(self.sizes, np.cumsum(list(self.sizes.values())), strict=True))
         return np.concatenate([np.arange(ends[part] - self.sizes[part], ends[part]) for part in parts])
+
+    def features(self, parts: Sequence[ReadoutPart], fitted: NDArray[np.intp] | None = None) -> NDArray[np.float32]:
+        """Return the features of some parts, learned on some windows or all."""
+        if fitted is None:
+            return self.raw_BP[:, self.columns(parts)]
+        found = [self.learners[part](fitted) if part in self.learners else self.features([part]) for part in parts]
+        return np.concatenate(found, 1)
 
 
 @dataclass(frozen=True)
@@ -167,7 +183,7 @@ def varies_within(data: LabelledFeatures) -> bool:
 def fit_chosen(
     data: LabelledFeatures,
     candidates: Candidates,
-    stacks: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    stacks: Stacks = MappingProxyType({}),
     *,
     only: Sequence[str] = (),
     balanced: bool = False,
@@ -176,7 +192,7 @@ def fit_chosen(
 ) -> LinearModel:
     """Choose a model, its strength and whether to centre by cross-validation over subjects, and fit it on all windows.
 
-    ``stacks`` name further models: the weighted sum of two candidates. With ``only``, one of these is chosen. Of
+    ``stacks`` name further models: the weighted sum of two others. With ``only``, one of these is chosen. Of
     equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength.
     """
     crossed = CrossValidation(data, candidates, stacks, balanced=balanced, centring=centring, repeats=repeats)
@@ -204,7 +220,7 @@ class CrossValidation:
         self,
         data: LabelledFeatures,
         candidates: Candidates,
-        stacks: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        stacks: Stacks = MappingProxyType({}),
         *,
         balanced: bool = False,
         centring: bool = True,
@@ -225,9 +241,9 @@ class CrossValidation:
         for name, parts in candidates.items():
             tell(name)
             self._spaces[name] = _Space(data, parts)
+            of_repeats = [_held_out(data, parts, self._spaces[name], self.ways, balanced, r) for r in range(repeats)]
             for centred in self.ways:
-                x_BQ = self._spaces[name].rotated(centred)
-                output_RSBK = np.stack([_held_out(data, x_BQ, balanced, repeat) for repeat in range(repeats)])
+                output_RSBK = np.stack([of_repeat[centred] for of_repeat in of_repeats])
                 place, best = _best(data, output_RSBK)
                 tried = Tried(name, centred, STRENGTHS[place], best)
                 self._found[name, centred] = HeldOut(tried, output_RSBK[:, place])
@@ -255,16 +271,46 @@ class CrossValidation:
 
     def fitted(self, only: Sequence[str] = ()) -> LinearModel:
         """Return the best model, or the best one of ``only``, fitted on all windows."""
-        data, metric = self.data, "auroc" if self.data.target_BK is None else "r2"
         if self.subjects < LEAST_GROUPS:
-            name = [one for one in self.candidates if not only or one in only][-1]
+            name = [one for one in self.candidates if not only or one in only or len(self.candidates) == 1][-1]
             plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
-            return _finished(data, {name: _Space(data, self.candidates[name])}, self.candidates, [plain], self, metric)
+            self._spaces = {name: _Space(self.data, self.candidates[name])}
+            return self._finished(plain, [(plain, 1.0)])
         best = self.best(only).tried
-        chosen = [best]
-        if best.blend is not None:
-            chosen += [self._found[part, best.centred].tried for part in self.stacks[best.name]]
-        return _finished(data, self._spaces, self.candidates, chosen, self, metric)
+        return self._finished(best, self._shares(best.name, best.centred, 1.0))
+
+    def _shares(self, name: str, centred: bool, share: float) -> list[tuple[Tried, float]]:
+        """Return the candidates that a model adds up, each with its share."""
+        one = self._found[name, centred].tried
+        if one.blend is None:
+            return [(one, share)]
+        first, second = self.stacks[name]
+        rest = self._shares(second, centred, share * (1 - one.blend))
+        return self._shares(first, centred, share * one.blend) + rest
+
+    def _finished(self, best: Tried, members: Sequence[tuple[Tried, float]]) -> LinearModel:
+        """Fit the chosen model on all windows: ``members`` are the candidates that it adds up, and their shares."""
+        data, weights, bias_K = self.data, [], np.zeros(self.data.outputs)
+        spaces = [self._spaces[one.name] for one, _ in members]
+        for (one, share), space in zip(members, spaces, strict=True):
+            assert one.strength is not None
+            ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], self.balanced)
+            weights.append(share * space.turned_back(weight_KQ))
+            bias_K += share * of_K
+        return LinearModel(
+            best.name,
+            tuple(part for one, _ in members for part in self.candidates[one.name]),
+            best.centred,
+            best.strength,
+            np.concatenate([space.shift_P for space in spaces]),
+            np.concatenate([space.scale_P for space in spaces]),
+            np.concatenate(weights, 1),
+            bias_K,
+            "auroc" if data.target_BK is None else "r2",
+            self.subjects if self._found else 0,
+            self.tried,
+            {name: self.best([name]).averaged for name in dict.fromkeys(one.name for one in self.tried)},
+        )
 
 
 def _best(data: LabelledFeatures, output_RSBK: NDArray[np.float32]) -> tuple[int, float]:
@@ -276,13 +322,15 @@ def _best(data: LabelledFeatures, output_RSBK: NDArray[np.float32]) -> tuple[int
 
 
 class _Space:
-    """Standardised features of some parts, and their principal axes. No label is used.
+    """Standardised features of some parts, and their principal axes. Only learned parts have used labels.
 
     The variances of all features sum to 1, and each part has the same share.
     """
 
-    def __init__(self, data: LabelledFeatures, parts: Sequence[ReadoutPart]) -> None:
-        raw_BP = data.raw_BP[:, data.columns(parts)]
+    def __init__(
+        self, data: LabelledFeatures, parts: Sequence[ReadoutPart], fitted: NDArray[np.intp] | None = None
+    ) -> None:
+        raw_BP = data.features(parts, fitted)
         self.shift_P, self.scale_P = standardisation(raw_BP, [data.sizes[part] for part in parts])
         self._group_B = data.group_B
         scaled_BP = ((raw_BP - self.shift_P) * self.scale_P).astype(np.float32)
@@ -332,13 +380,29 @@ def principal_axes(x_BP: NDArray[np.float32]) -> NDArray[np.float32] | None:
     return np.asarray(axes_PQ[:, kept].numpy(), np.float32)
 
 
-def _held_out(data: LabelledFeatures, x_BQ: NDArray[np.float32], balanced: bool, repeat: int) -> NDArray[np.float32]:
-    """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K)."""
-    found = np.zeros((len(STRENGTHS), len(x_BQ), data.outputs), np.float32)
+def _held_out(
+    data: LabelledFeatures,
+    parts: Sequence[ReadoutPart],
+    space: _Space,
+    ways: Sequence[bool],
+    balanced: bool,
+    repeat: int,
+) -> dict[bool, NDArray[np.float32]]:
+    """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K).
+
+    There is one such array for each of ``ways``, without and with centring. Learned features are learned anew for each
+    fold, without the subjects that it holds out.
+    """
+    learned = any(part in data.learners for part in parts)
+    found = {centred: np.zeros((len(STRENGTHS), len(data.label_B), data.outputs), np.float32) for centred in ways}
+    x_of = {} if learned else {centred: space.rotated(centred) for centred in ways}
     for fitted, held in subject_folds(data, repeat):
-        fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
-        for place, (weight_KQ, bias_K) in enumerate(fits):
-            found[place, held] = (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32)
+        own = _Space(data, parts, fitted) if learned else space
+        for centred in ways:
+            x_BQ = own.rotated(centred) if learned else x_of[centred]
+            fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
+            for place, (weight_KQ, bias_K) in enumerate(fits):
+                found[centred][place, held] = (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32)
     return found
 
 
@@ -437,39 +501,3 @@ def score(data: LabelledFeatures, output_BK: NDArray[np.float32]) -> float:
         if is_it.any() and not is_it.all():
             found.append(roc_auc_score(is_it, probability_BK[:, place]))
     return float(np.mean(found)) if found else 0.5
-
-
-def _finished(
-    data: LabelledFeatures,
-    spaces: Mapping[str, _Space],
-    candidates: Candidates,
-    chosen: Sequence[Tried],
-    crossed: CrossValidation,
-    metric: str,
-) -> LinearModel:
-    """Fit the chosen model on all windows. After a stacked model, ``chosen`` names its two parts."""
-    best, parts = chosen[0], chosen[1:] or chosen
-    shares = [1.0] if best.blend is None else [best.blend, 1 - best.blend]
-    weights, bias_K = [], np.zeros(data.outputs)
-    for one, share in zip(parts, shares, strict=True):
-        assert one.strength is not None
-        space = spaces[one.name]
-        ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], crossed.balanced)
-        weights.append(share * space.turned_back(weight_KQ))
-        bias_K += share * of_K
-    tried = crossed.tried
-    names = dict.fromkeys(one.name for one in tried)
-    return LinearModel(
-        best.name,
-        tuple(part for one in parts for part in candidates[one.name]),
-        best.centred,
-        best.strength,
-        np.concatenate([spaces[one.name].shift_P for one in parts]),
-        np.concatenate([spaces[one.name].scale_P for one in parts]),
-        np.concatenate(weights, 1),
-        bias_K,
-        metric,
-        crossed.subjects if tried else 0,
-        tried,
-        {name: crossed.best([name]).averaged for name in names},
-    )

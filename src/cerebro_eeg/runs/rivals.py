@@ -1,8 +1,9 @@
 """Rivals: simple features with logistic regression, on the same windows and splits as the model that is scored.
 
 A foundation model is of use only where it beats what takes seconds. So every score stands beside log band power, log
-covariances in a filter bank, and both together. They use no encoder. Cross-validation over training and validation
-subjects chooses the strength of a linear model and whether features are centred per subject, as for our own read-outs.
+covariances in a filter bank, both together, and these with narrower bands. They use no encoder. Cross-validation over
+training and validation subjects chooses the strength of a linear model and whether features are centred per subject, as
+for our own read-outs.
 
 Two controls stand beside them. Chance answers with the shares of the classes, or the means of the targets. Random
 weights are a head like ours on a new encoder of the same size: where they do as well, pre-training does not show.
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.config import ModelConfig, ReadoutConfig, ReadoutPart, preset
+from cerebro_eeg.config import ModelConfig, ReadoutPart, preset
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
@@ -34,12 +35,15 @@ from cerebro_eeg.model.readouts import Readout, layers_of, widths
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.linear_models import LinearModel, fit_chosen, groups_of, labelled
 from cerebro_eeg.runs.readout_choice import (
+    AUTO_WIDE,
     READOUTS,
-    SIMPLE,
+    WIDE,
     fit_readout,
     head_outputs,
     install,
+    members,
     parts_to_fit,
+    readout_config,
     shared_channels,
 )
 from cerebro_eeg.runs.store_predictions import KeptFeatures, predict_windows, to_predictions
@@ -49,11 +53,13 @@ from cerebro_eeg.scores.predictions import Predictions, choose_threshold, thresh
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
 
-RIVALS: dict[str, tuple[ReadoutPart, ...]] = {
-    "band power": ("power",),
-    "filter-bank covariance": ("tangent",),
-    "power and covariance": SIMPLE,
+RIVALS = {
+    "band power": "power",
+    "filter-bank covariance": "tangent",
+    "power and covariance": "simple",
+    "with narrow bands": "signal",
 }
+"""What a simple rival is called, and the read-out that it is."""
 CHANCE, RANDOM = "chance", "random weights"
 FORMAT = 2
 FILE = "rivals.json"
@@ -81,7 +87,7 @@ class RivalAnswers:
 
 
 class SimpleFeatures:
-    """Band power and filter-bank covariances of the windows of a task; several folds compute each window once."""
+    """Features of the simple rivals for the windows of a task; several folds compute each window once."""
 
     def __init__(self, store: Store, split: Split, processes: ProcessGroup) -> None:
         most = max(len(names) for names in split.train.facts.montages)
@@ -93,7 +99,10 @@ class SimpleFeatures:
             max_channels=max(most, tiny.max_channels),
         )
         channels = shared_channels(split)
-        self.readout = Readout(ReadoutConfig(SIMPLE, channels), self.config).to(processes.device) if channels else None
+        self.rivals = {name: of for name, of in RIVALS.items() if of in AUTO_WIDE or len(channels) < WIDE}
+        """The rivals that so many channels allow, and their read-outs."""
+        parts = tuple(dict.fromkeys(part for of in self.rivals.values() for part in READOUTS[of]))
+        self.readout = Readout(readout_config(parts, channels), self.config).to(processes.device) if channels else None
 
         def read(module: nn.Module, batch: Batch) -> torch.Tensor:
             assert isinstance(module, Readout)
@@ -109,7 +118,7 @@ class SimpleFeatures:
     def sizes(self) -> dict[ReadoutPart, int]:
         """Number of features of each part."""
         assert self.readout is not None
-        return dict(zip(SIMPLE, widths(self.readout.config, self.config), strict=True))
+        return dict(zip(self.readout.config.parts, widths(self.readout.config, self.config), strict=True))
 
 
 def rival_predictions(
@@ -133,13 +142,14 @@ def rival_predictions(
     used = parts_to_fit(split, True, lambda line: None)
     data = labelled([(windows, features.kept.of(windows)) for windows in used.values()], features.sizes)
     found = {}
-    for name, parts in RIVALS.items():
-        fitted = fit_chosen(data, {name: parts}, balanced=balanced)
+    for name, readout in features.rivals.items():
+        candidates, stacks = members([readout])
+        fitted = fit_chosen(data, candidates, stacks, only=[readout], balanced=balanced)
         if part in used:
             assert fitted.own_held_out is not None
             output = fitted.own_held_out[-len(asked) :]
         else:
-            output = fitted.outputs(features.kept.of(asked)[:, data.columns(parts)], groups_of(asked))
+            output = fitted.outputs(features.kept.of(asked)[:, data.columns(fitted.parts)], groups_of(asked))
         found[name] = RivalAnswers(to_predictions(store, asked, output), fitted.centred, fitted)
     return found
 
@@ -219,8 +229,8 @@ def compare_with_rivals(
 
     A simple rival that wins on validation is saved as a checkpoint of its own before.
     """
-    say("simple rivals on the same windows: band power, filter-bank covariance, both together")
     features = SimpleFeatures(store, splits[0], processes)
+    say("simple rivals on the same windows: " + (", ".join(features.rivals) or "none"))
     folds = {name: fold_features(splits) for name in ("encoder", "hybrid")}
     of_folds: dict[str, list[Paired]] = {}
     answers: dict[str, list[RivalAnswers]] = {}
