@@ -18,6 +18,7 @@ from cerebro_eeg.runs import finetune, readout_choice, rivals
 from cerebro_eeg.runs.embed import embed
 from cerebro_eeg.runs.evaluate import evaluate
 from cerebro_eeg.runs.readout_choice import head_outputs
+from cerebro_eeg.runs.readout_choice import READOUTS
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.store_predictions import to_predictions
 from cerebro_eeg.runs.verify import verify
@@ -204,7 +205,7 @@ def test_a_rival_that_wins_is_saved_whole_and_answers_as_it_did(store, beaten):
     assert rivals.rival_wins(best)
     assert f"{best['name']} is saved as a model: cerebro-eeg predict " in found.text()
     model = Cerebro.from_pretrained(Path(found.folder) / "simple")
-    assert set(model.head.readout.parts) == set(rivals.RIVALS[best["name"]])
+    assert set(model.head.readout.parts) == set(READOUTS[rivals.RIVALS[best["name"]]])
     assert model.head.names == ("slow", "fast")
     assert model.head.threshold is not None
     assert not model.needs_encoder
