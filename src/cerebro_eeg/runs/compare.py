@@ -37,7 +37,7 @@ from cerebro_eeg.runs.compare_methods import METHODS, Answer, Group, Method, Que
 from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.compare_summary import Row, TaskTable, overall, summarise_task
 from cerebro_eeg.runs.folder import RunFolder
-from cerebro_eeg.runs.linear_models import LEAST_GROUPS, groups_of
+from cerebro_eeg.runs.linear_models import LEAST_GROUPS, CrossValidation, groups_of
 from cerebro_eeg.runs.packages import require_packages
 from cerebro_eeg.runs.provenance import seen_before
 from cerebro_eeg.runs.readout_choice import shared_channels
@@ -266,6 +266,8 @@ class Plan:
     def __post_init__(self) -> None:
         self._total = self._done = 0.0
         self._began = time.monotonic()
+        self._crossed: dict[str, CrossValidation] = {}
+        """What was found of features without an encoder, by task: the controls need the same."""
 
     def choose(
         self, asked: Sequence[Question], wanted: Sequence[str], notes: list[str]
@@ -333,6 +335,7 @@ class Plan:
             self._done += cost
             shown = ", ".join(row.name for row in rows)
             self.say(f"{name}: {shown}: {in_time(time.monotonic() - began)}; {self._left(0.0)} left in all")
+        self._crossed.pop(name, None)
 
     def _tell(self, task: str, rows: Sequence[Method], share: float, cost: float) -> None:
         named = rows[0].name + (", ..." if len(rows) > 1 else "")
@@ -391,7 +394,7 @@ class Plan:
             tried.append(candidate)
             self._tell(question.task.task, rows, 0.5 + 0.08 * len(tried), cost)
 
-        answers = methods.linear_answers(question, features, readouts, tell)
+        answers, self._crossed[question.task.task] = methods.linear_answers(question, features, readouts, tell)
         seconds = time.monotonic() - began
         for row in rows:
             if row.readout in answers:
@@ -407,7 +410,11 @@ class Plan:
             features = methods.encoder_features(question, model, question.channels, None, names, self.show)
             features = features if simple is None else simple.beside(features)
             readouts = [row.readout for row in rows]
-            for name, answer in methods.linear_answers(question, features, readouts, lambda name: None).items():
+            before = self._crossed.get(question.task.task)
+            answers, self._crossed[question.task.task] = methods.linear_answers(
+                question, features, readouts, lambda name: None, before
+            )
+            for name, answer in answers.items():
                 found.setdefault(name, []).append(answer)
         for row in rows:
             if row.readout in found:

@@ -269,16 +269,31 @@ def _features(question: Question, readout: Readout, of: Callable[[Windows], NDAr
 
 
 def linear_answers(
-    question: Question, features: Features, readouts: Sequence[str], tell: Callable[[str], None]
-) -> dict[str, Answer]:
-    """Return the answer of each read-out whose features are there; "auto" is the best of ours."""
+    question: Question,
+    features: Features,
+    readouts: Sequence[str],
+    tell: Callable[[str], None],
+    before: CrossValidation | None = None,
+) -> tuple[dict[str, Answer], CrossValidation]:
+    """Return the answer of each read-out whose features are there; "auto" is the best of ours.
+
+    What ``before`` found of candidates without an encoder is taken over, and what was found now is returned for it.
+    """
     data = dataclasses.replace(
         question.truth, raw_BP=features.known_BP, sizes=features.sizes, learners=features.learners
     )
     auto = fitting_names("auto", question.channels, lambda line: None)
     asked = [one for name in readouts for one in (auto if name == "auto" else (name,))]
     candidates, stacks = members([name for name in asked if set(READOUTS[name]) <= set(features.sizes)])
-    crossed = CrossValidation(data, candidates, stacks, balanced=question.balanced, repeats=question.repeats, tell=tell)
+    crossed = CrossValidation(
+        data,
+        candidates,
+        stacks,
+        balanced=question.balanced,
+        repeats=question.repeats,
+        before=before,
+        tell=tell,
+    )
     found = {}
     for readout in readouts:
         only = auto if readout == "auto" else (readout,)
@@ -294,7 +309,8 @@ def linear_answers(
             chosen["weight"] = best.tried.blend
         settings = sum(crossed.settings(name) for name in only)
         found[readout] = Answer(best.averaged, test, best.tried.score, settings, chosen)
-    return found
+    alone = [name for name, parts in candidates.items() if set(parts) <= {*SIMPLE, *FINE}]
+    return found, crossed.keeping(alone)
 
 
 def mean_over_seeds(answers: Sequence[Answer]) -> Answer:

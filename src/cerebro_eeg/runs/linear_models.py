@@ -17,6 +17,7 @@ turned onto their principal axes, and the fit is much faster there.
 Legend: **B** windows, **P** features, **Q** principal axes, **K** outputs.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -225,11 +226,13 @@ class CrossValidation:
         balanced: bool = False,
         centring: bool = True,
         repeats: int = 1,
+        before: "CrossValidation | None" = None,
         tell: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Try every strength of every candidate, and every weight of every stack; ``tell`` is called with each name.
 
-        A setting's score is the mean over ``repeats`` divisions of the subjects.
+        A setting's score is the mean over ``repeats`` divisions of the subjects. Candidates that ``before`` has are
+        taken from there: its windows, settings and features of these candidates must be the same.
         """
         self.data, self.candidates, self.stacks, self.balanced = data, candidates, stacks, balanced
         self.subjects = len(np.unique(data.group_B))
@@ -240,6 +243,10 @@ class CrossValidation:
             return
         for name, parts in candidates.items():
             tell(name)
+            if before is not None and name in before._spaces:
+                self._spaces[name] = before._spaces[name]
+                self._found |= {key: one for key, one in before._found.items() if key[0] == name}
+                continue
             self._spaces[name] = _Space(data, parts)
             of_repeats = [_held_out(data, parts, self._spaces[name], self.ways, balanced, r) for r in range(repeats)]
             for centred in self.ways:
@@ -253,6 +260,12 @@ class CrossValidation:
                 summed = np.stack([blend * both[0] + (1 - blend) * both[1] for blend in BLENDS], 1)
                 place, best = _best(data, summed)
                 self._found[name, centred] = HeldOut(Tried(name, centred, None, best, BLENDS[place]), summed[:, place])
+
+    def keeping(self, names: Sequence[str]) -> "CrossValidation":
+        """Return what was found of some candidates, to be taken over by another cross-validation."""
+        kept = copy.copy(self)
+        kept._spaces = {name: space for name, space in self._spaces.items() if name in names}
+        return kept
 
     @property
     def tried(self) -> tuple[Tried, ...]:
