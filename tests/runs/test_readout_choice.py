@@ -318,6 +318,22 @@ def test_a_saved_head_answers_as_the_linear_model_that_was_chosen(store, name, c
     np.testing.assert_allclose(answered, found.outputs(raw_BP, groups_of(split.train)), atol=1e-3)
 
 
+def test_without_centring_neither_ours_nor_a_rival_is_centred(store, tmp_path):
+    found = finetune.finetune(
+        store,
+        tmp_path / "run",
+        PRESET,
+        finetune.FinetuneOptions("alpha", freeze=True, readout="auto", centring=False),
+        ENGINE,
+    )
+    probe = json.loads((Path(found.trained[0].folder) / "probe.json").read_text(encoding="utf-8"))
+    assert not any(one["centred"] for one in probe["tried"])
+    assert found.rivals
+    assert not any(row["centred"] for row in found.rivals)
+    scored = evaluate(tmp_path / "run", store, device="cpu")
+    assert not any(row["centred"] for row in scored.rivals)
+
+
 def test_values_keep_their_unit(store, tmp_path):
     one = train(store, tmp_path / "run", "level", readout="simple")
     evaluate(tmp_path / "run", store, device="cpu", rivals=False)

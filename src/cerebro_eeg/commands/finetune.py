@@ -48,6 +48,7 @@ def finetune(
     seed: int = 0,
     folds: int | None = None,
     balanced: bool = False,
+    centring: bool = True,
     epochs: int | None = None,
     steps: int | None = None,
     patience: int = 10,
@@ -104,6 +105,8 @@ def finetune(
         seed: The first of them.
         folds: Divide by subject into so many folds (or use the corpus's own): each is tested once, the next validates.
         balanced: Weigh classes so that all weigh the same.
+        centring: With --freeze: features may be centred per subject, which suits recordings with all classes; choose
+            --no-centring if you will predict recordings of one class only.
         epochs: Epochs to train, if validation does not stop it before.
         steps: Steps to train, instead of epochs.
         patience: Epochs without a better validation score after which training stops; with --few, periods of 20 steps.
@@ -157,6 +160,7 @@ def finetune(
         freeze=freeze,
         solver=solver,
         balanced=balanced,
+        centring=None if centring else False,
         seconds=seconds,
         stride=stride,
         labels=labels,

@@ -392,7 +392,7 @@ class Plan:
 
         def tell(candidate: str) -> None:
             tried.append(candidate)
-            self._tell(question.task.task, rows, 0.5 + 0.08 * len(tried), cost)
+            self._tell(question.task.task, rows, min(0.95, 0.5 + 0.05 * len(tried)), cost)
 
         answers, self._crossed[question.task.task] = methods.linear_answers(question, features, readouts, tell)
         seconds = time.monotonic() - began

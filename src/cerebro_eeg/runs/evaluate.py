@@ -188,6 +188,7 @@ def _beside_rivals(
         ours,
         scorer.processes,
         balanced=settings["choices"]["balanced"],
+        centring=settings["choices"].get("centring") is not False,
         resamples=scorer.resamples,
         say=scorer.say,
         random_weights=random_weights,

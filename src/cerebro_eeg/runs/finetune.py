@@ -123,6 +123,8 @@ class FinetuneOptions:
     """True or None and never False, so that runs of older releases, which lack it, can be resumed."""
     readout: ReadoutName | None = None
     """None is the paper's mean."""
+    centring: bool | None = None
+    """False never centres features per subject; None and never True, for runs of older releases."""
 
 
 def finetune(
@@ -316,6 +318,7 @@ def _beside_rivals(
         ours,
         processes,
         balanced=shared.options.balanced,
+        centring=shared.options.centring is not False,
         resamples=RESAMPLES,
         say=say,
         part="validation",
@@ -453,7 +456,7 @@ def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
         shared.processes,
         electrodes=one.electrodes,
         balanced=options.balanced,
-        centring=not first,
+        centring=not first and options.centring is not False,
         validate=not first,
         folds=shared.folds,
         say=say,

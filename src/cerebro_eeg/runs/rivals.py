@@ -128,6 +128,7 @@ def rival_predictions(
     *,
     part: Part = "test",
     balanced: bool = False,
+    centring: bool = True,
     features: SimpleFeatures | None = None,
 ) -> dict[str, RivalAnswers]:
     """Return what each simple rival predicts for the windows of a split; nothing if its windows share no channels.
@@ -144,7 +145,7 @@ def rival_predictions(
     found = {}
     for name, readout in features.rivals.items():
         candidates, stacks = members([readout])
-        fitted = fit_chosen(data, candidates, stacks, only=[readout], balanced=balanced)
+        fitted = fit_chosen(data, candidates, stacks, only=[readout], balanced=balanced, centring=centring)
         if part in used:
             assert fitted.own_held_out is not None
             output = fitted.own_held_out[-len(asked) :]
@@ -175,6 +176,7 @@ def random_predictions(
     readout: str = "encoder",
     part: Part = "test",
     balanced: bool = False,
+    centring: bool = True,
     folds: FoldFeatures | None = None,
     say: Say = lambda line: None,
 ) -> RivalAnswers:
@@ -188,7 +190,9 @@ def random_predictions(
         torch.manual_seed(0)
         model = _new_model(replace(config, signal=signal_of(store)), windows)
     model.to(processes.device)
-    fitted = fit_readout(model, store, split, readout, processes, balanced=balanced, folds=folds, say=say)
+    fitted = fit_readout(
+        model, store, split, readout, processes, balanced=balanced, centring=centring, folds=folds, say=say
+    )
     if part in fitted.held_out:
         output = fitted.held_out[part][fitted.model.name]
     else:
@@ -220,6 +224,7 @@ def compare_with_rivals(
     processes: ProcessGroup,
     *,
     balanced: bool,
+    centring: bool = True,
     resamples: int,
     say: Say,
     part: Part = "test",
@@ -236,7 +241,9 @@ def compare_with_rivals(
     answers: dict[str, list[RivalAnswers]] = {}
     for split in splits:
         trained = ours[split.name]
-        found = rival_predictions(store, split, processes, part=part, balanced=balanced, features=features)
+        found = rival_predictions(
+            store, split, processes, part=part, balanced=balanced, centring=centring, features=features
+        )
         found[CHANCE] = chance_predictions(store, split, part)
         if random_weights:
             say(f"a head on random weights{f', {split.name}' if split.name else ''}")
@@ -249,6 +256,7 @@ def compare_with_rivals(
                 readout=readout,
                 part=part,
                 balanced=balanced,
+                centring=centring,
                 folds=folds[readout],
                 say=say,
             )
