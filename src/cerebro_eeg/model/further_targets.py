@@ -28,16 +28,14 @@ from torch import Tensor, nn
 from cerebro_eeg.batch import Batch, Layout
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.costs import FACTORS
+from cerebro_eeg.model.bands import TINY, band_bins, band_covariances
 from cerebro_eeg.model.patches import normalize, usable
-from cerebro_eeg.model.readouts import band_bins, band_covariances
 from cerebro_eeg.model.weights import start_linear_layers
 
 CONTEXT_SECONDS = 1.0
 """Length of the signal around a patch that ``spectrum`` describes; a patch alone has too few periods."""
 LIMIT = 5.0
 """Standardised targets are clipped to this size: a flat channel has no logarithm."""
-_TINY = 1e-8
-"""Added to power before the logarithm."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class FurtherTargets(nn.Module):
             if "power" in self.targets:
                 cross_BCCK = band_covariances(layout.grid(signal_RT), objective.bands, sfreq).movedim(1, -1)
                 power_BCK = cross_BCCK.diagonal(dim1=1, dim2=2).transpose(1, 2)
-                found["power"] = layout.rows((power_BCK + _TINY).log()), real_R
-                size_BCCK = (power_BCK[:, None] * power_BCK[:, :, None]).sqrt() + _TINY
+                found["power"] = layout.rows((power_BCK + TINY).log()), real_R
+                size_BCCK = (power_BCK[:, None] * power_BCK[:, :, None]).sqrt() + TINY
                 real_BC = layout.grid(real_R)
                 pair_BCC = real_BC[:, None] & real_BC[:, :, None]
                 other_CC = ~torch.eye(layout.width, dtype=torch.bool, device=pair_BCC.device)
@@ -175,7 +173,7 @@ def band_amplitudes(signal_RT: Tensor, config: ModelConfig, bands: Sequence[floa
     bins = torch.fft.rfft((frame_RNS - frame_RNS.mean(-1, keepdim=True)) * hann_S).abs().square()
     bins = bins / (size * hann_S.square().sum() / 2)  # power per bin: its sum is the variance
     power = [bins[..., first:last].sum(-1) for first, last in band_bins(bands, size, config.signal.sfreq)]
-    return (torch.stack(power, -1) + _TINY).log() / 2
+    return (torch.stack(power, -1) + TINY).log() / 2
 
 
 def _signal(batch: Batch, config: ModelConfig) -> tuple[Tensor, ModelConfig, Tensor | None]:
