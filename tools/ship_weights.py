@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from cerebro_eeg.config import PRESETS, ModelConfig, preset
+from cerebro_eeg.config import PRESETS, ModelConfig, ObjectiveConfig, preset
 from cerebro_eeg.files import file_sum, write_text
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.shipped import FOLDER, NOTICE
@@ -160,9 +160,14 @@ def command_of(settings: dict[str, Any], more: str) -> str:
     """Return the command that makes a run with these settings."""
     choices, table, engine = settings["settings"]["choices"], settings["settings"]["pretrain"], settings["engine"]
     model = from_dict(ModelConfig, settings["settings"]["model"])
-    same = [name for name in PRESETS if dataclasses.replace(preset(name).model, signal=model.signal) == model]
+    objective = from_dict(ObjectiveConfig, settings["settings"]["objective"], ObjectiveConfig())
+    same = [
+        name
+        for name, one in PRESETS.items()
+        if dataclasses.replace(one.model, signal=model.signal) == model and one.objective == objective
+    ]
     if not same:
-        sys.exit("the model is no preset's, so its command is not known")
+        sys.exit("model and objective are no preset's, so the command is not known")
     usual = preset(same[0]).pretrain
     words = [f"--preset {same[0]}"]
     for flag in ("stride", "seconds", "steps"):

@@ -6,6 +6,7 @@ patches and the normalisation that they were trained with. Standard library only
 """
 
 import dataclasses
+import itertools
 import types
 import warnings
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,14 @@ def _check_schedule(config: "PretrainConfig | FinetuneConfig", epochs: int) -> N
     require(all(0 <= beta < 1 for beta in config.betas), f"betas are {config.betas}; each must lie in [0, 1)")
     require(config.weight_decay >= 0, f"weight_decay is {config.weight_decay}; it must not be negative")
     require(config.clip > 0, f"clip is {config.clip}; it must be positive")
+
+
+def _check_bands(bands: tuple[float, ...]) -> None:
+    """Check the edges of frequency bands."""
+    rising = all(low < high for low, high in itertools.pairwise(bands))
+    require(
+        len(bands) >= 2 and bands[0] >= 0 and rising, f"bands are {bands}; expected at least two rising edges in Hz"
+    )
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,11 @@ class PatchConfig:
     def bands(self) -> int:
         """Patches that lie at the same time; tokens are numbered time first, ``t * bands + f``."""
         return self.bins // self.square if self.kind == "squares" else 1
+
+    @property
+    def step(self) -> int:
+        """Samples from one instant with patches to the next."""
+        return {"waveform": self.stride, "time_bins": self.hop, "squares": self.square * self.hop}[self.kind]
 
     @property
     def rows(self) -> int:
@@ -245,15 +259,69 @@ class ObjectiveConfig:
     """Width of the decoder; None for the encoder's."""
     decoder_heads: int | None = None
     """Heads of the decoder; None for the encoder's."""
+    masking: Literal["tokens", "blocks"] = "tokens"
+    """Masked tokens lie anywhere, or in blocks of neighbouring electrodes and successive patches."""
+    block_mm: float = 80.0
+    """Distance along the scalp that a block reaches from its centre, in millimetres."""
+    block_seconds: float = 1.5
+    """Length of a block."""
+    spectrum: float = 0.0
+    """Weight of the error on the log amplitude in bands of the second around every masked patch."""
+    spectrum_relative: bool = False
+    """Whether the mean over the window is subtracted from these amplitudes, for each channel and band."""
+    statistics: float = 0.0
+    """Weight of the errors on the log band power of every channel and the band-wise correlation of all pairs."""
+    bands: tuple[float, ...] = (1.0, 4.0, 8.0, 13.0, 20.0, 30.0, 45.0)
+    """Edges in Hz of the bands of ``spectrum`` and ``statistics``."""
+    keep_channels: float = 1.0
+    """Least share of its channels that a training window keeps; the share is drawn anew in every epoch."""
+    rereference: float = 0.0
+    """Share of training windows that are referenced to the average of the channels that they keep."""
+    hide_amplitude: float = 0.0
+    """Share of training windows whose amplitude the encoder does not see, if the model has that input."""
 
     def __post_init__(self) -> None:
         settle(self)
         require(0 < self.mask_ratio < 1, f"mask_ratio is {self.mask_ratio}; it must lie between 0 and 1")
+        require(self.block_mm >= 0, f"block_mm is {self.block_mm}; it must not be negative")
+        require(self.block_seconds > 0, f"block_seconds is {self.block_seconds}; it must be positive")
+        for name in ("spectrum", "statistics"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must not be negative")
+        for name in ("rereference", "hide_amplitude"):
+            require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        require(
+            0 < self.keep_channels <= 1,
+            f"keep_channels is {self.keep_channels}; it must lie above 0 and not above 1",
+        )
+        _check_bands(self.bands)
         require(self.alpha >= 0, f"alpha is {self.alpha}; it must not be negative")
         for name in ("decoder_depth", "decoder_width", "decoder_heads"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} is {value}; it must be at least 1")
         require(self.decoder_depth <= 1000, f"decoder_depth is {self.decoder_depth}; it must not exceed 1000")
+
+    @property
+    def further(self) -> bool:
+        """Whether anything is predicted beside the patches."""
+        return self.spectrum > 0 or self.statistics > 0
+
+    def check(self, model: ModelConfig) -> None:
+        """Raise an error if this objective cannot be that of a model."""
+        if self.further:
+            require(
+                model.patches.kind == "waveform",
+                f"spectrum and statistics need waveform patches; those of the model are {model.patches.kind}",
+            )
+            require(
+                self.bands[-1] <= model.signal.sfreq / 2,
+                f"the bands end at {self.bands[-1]:g} Hz, and a rate of {model.signal.sfreq:g} Hz has "
+                f"{model.signal.sfreq / 2:g} Hz at most; set bands",
+            )
+        require(
+            self.hide_amplitude == 0 or (model.amplitude and model.normalization != "recording"),
+            f"hide_amplitude is {self.hide_amplitude:g}, and the model has no amplitude to hide; set model.amplitude, "
+            "and any normalization but recording",
+        )
 
     def decoder(self, model: ModelConfig) -> ModelConfig:
         """Return the dimensions of the decoder; it has the same kind of attention as the encoder."""
@@ -294,11 +362,7 @@ class ReadoutConfig:
             f"the part {', '.join(fixed)} needs the channels that every window has; give channels",
         )
         require(len(set(self.channels)) == len(self.channels), "a channel is given twice; give each once")
-        rising = all(low < high for low, high in zip(self.bands, self.bands[1:], strict=False))
-        require(
-            len(self.bands) >= 2 and self.bands[0] >= 0 and rising,
-            f"bands are {self.bands}; expected at least two rising edges in Hz",
-        )
+        _check_bands(self.bands)
         require(0 < self.shrinkage < 1, f"shrinkage is {self.shrinkage}; it must lie between 0 and 1")
 
 
@@ -490,6 +554,8 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
         "small": Preset(ModelConfig(depth=8, width=192)),
         "base": Preset(ModelConfig(depth=10, width=576), finetune=FinetuneConfig(drop_path=0.2)),
         "large": Preset(ModelConfig(depth=12, width=768), finetune=FinetuneConfig(drop_path=0.2)),
+        # Not in the paper either: Small with the one further target that a screening supports (``docs/training.md``).
+        "open": Preset(ModelConfig(depth=8, width=192), ObjectiveConfig(spectrum=1.0)),
     }
 )
 

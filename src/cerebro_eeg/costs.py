@@ -11,6 +11,8 @@ from cerebro_eeg.config import HeadConfig, ModelConfig, ObjectiveConfig
 
 PAPER_ROWS = 23
 """Rows of the channel table in the paper's parameter counts."""
+FACTORS = 16
+"""Length of the vectors per channel and band of the objective's statistics (``model/further_targets.py``)."""
 FLOAT = 4
 """Bytes of a float32."""
 
@@ -56,6 +58,11 @@ def parameters(
             out = decoder.width
             parts["decoder"] = _linear(width, out, config.bias) + sum(_stack(decoder).values())
         parts["reconstruction"] = _linear(out, config.patches.size, config.bias)
+        bands = len(objective.bands) - 1
+        if objective.spectrum > 0:
+            parts["spectrum"] = _linear(out, bands, config.bias)
+        if objective.statistics > 0:
+            parts["statistics"] = _linear(out, bands, config.bias) + _linear(out, bands * FACTORS, config.bias)
     if head is not None:
         parts["head"] = _linear(width, head.n_outputs, config.bias)
     return parts

@@ -24,13 +24,23 @@ from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.commands.info_model import info_model
 from cerebro_eeg.config import HeadConfig, ObjectiveConfig, PatchConfig, Source, Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
-from cerebro_eeg.model import checkpoint
+from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.checkpoint import Header, LoadReport, hash_tensors, load_into, read, read_header, save
 from cerebro_eeg.model.masked import MaskedCerebro
 from tiny_models import randomized, small
 
 WEIGHTS = "model.safetensors"
+OLD = {
+    "style": "simmim",
+    "mask_ratio": 0.5,
+    "alpha": 0.1,
+    "patch_error": "mean",
+    "decoder_depth": 2,
+    "decoder_width": None,
+    "decoder_heads": None,
+}
+"""The fields of an objective in files of older releases."""
 TRAINING = Training(7, 350, {"Cz": 350, "Fp1": 20}, (Source("open", 350, 0.5, "ab12", "CC0"),))
 HEAD = ("final_layer.weight", "final_layer.bias")
 
@@ -623,6 +633,9 @@ def test_missing_part_of_the_metadata_is_refused(name, folder, tmp_path):
         (lambda c: c.update(head={"n_outputs": True, "task": "classification", "names": []}), "n_outputs is True"),
         (lambda c: c["head"].update(names=["a"]), "1 names for 3 outputs"),
         (lambda c: c.update(objective={"style": "simmim"}), "ObjectiveConfig lacks the field 'mask_ratio'"),
+        (lambda c: c.update(objective={"maskin": "blocks"}), "has no field 'maskin' (did you mean 'masking'?)"),
+        (lambda c: c.update(objective={"spectrum": -1.0, **OLD}), "spectrum is -1.0; it must not be negative"),
+        (lambda c: c.update(objective={"hide_amplitude": 0.5, **OLD}), "the model has no amplitude to hide"),
         (lambda c: c["training"]["electrode_windows"].update(Cz=1.5), "electrode_windows['Cz'] is 1.5; expected int"),
         (lambda c: c.pop("training"), "expected the parts model, objective, head, training, electrodes; found"),
         (lambda c: c.update(extra=1), "expected the parts"),
@@ -738,6 +751,23 @@ def test_version_2_has_a_threshold_of_unknown_level(tmp_path):
         del parts["config"]["head"]["threshold_level"]
 
     refused(rewritten(tmp_path / "bad.safetensors", tmp_path / "new" / WEIGHTS, newer), "threshold_level")
+
+
+@pytest.mark.parametrize("version", ["1", "3", "5"])
+def test_objectives_of_older_files_are_the_papers(version, tmp_path):
+    """The first files of version 5, small-open among them, lack the fields of further targets, masks and views."""
+    model = masked()
+    model.save_pretrained(tmp_path / "new")
+
+    def older(parts, _):
+        parts["version"] = version
+        parts["config"]["objective"] = {name: parts["config"]["objective"][name] for name in OLD}
+
+    path = rewritten(tmp_path / "old.safetensors", tmp_path / "new" / WEIGHTS, older)
+    again = MaskedCerebro.from_pretrained(path)
+    assert again.objective == model.objective == ObjectiveConfig(**{**OLD, "decoder_width": 8, "decoder_heads": 2})
+    assert same_state(again, model)
+    assert read_header(hub.find("small-open")).objective == ObjectiveConfig()
 
 
 @pytest.mark.parametrize("version", ["6", "0", "", "1.0", "next\nline" * 50])

@@ -93,6 +93,17 @@ VARIANTS = {
     "simmim": {"choices": {"weights": [2, 1]}},
     "vitmae": {"objective": {"style": "vitmae", "decoder_depth": 1}, "model": {"attention": "standard"}},
     "squares": {"model": {"attention": "two_axis", "patches": {"kind": "squares"}}},
+    "open": {
+        "objective": {
+            "masking": "blocks",
+            "spectrum": 1.0,
+            "statistics": 1.0,
+            "keep_channels": 0.5,
+            "rereference": 0.5,
+            "hide_amplitude": 0.5,
+        },
+        "model": {"amplitude": True},
+    },
     "tuned": {"verb": "finetune", "choices": {"task": "alpha", "balanced": True}},
 }
 
@@ -142,7 +153,7 @@ def test_every_way_of_sharing_the_work_learns_the_same(worlds, name, kind):
     for precision in ("fp32", "fp64") if name in IN_FP32 else ("fp64",):
         one, other = (losses(run_of(worlds / f"{k}-{precision}-{name}")) for k in ("one", kind))
         assert len(one) == 20
-        assert one[-1] < 0.9 * one[0]
+        assert one[-1] < (0.97 if name == "open" else 0.9) * one[0]  # views and five errors take longer to learn
         assert other == pytest.approx(one, rel=1e-6)
     for file in ("gradients.safetensors", "model.safetensors"):
         roots = [worlds / f"{k}-fp64-{name}" for k in (kind, "one")]

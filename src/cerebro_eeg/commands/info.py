@@ -50,8 +50,8 @@ def info(
       cerebro-eeg info night.edf --unknown drop --plot look.png --start 60
 
     Args:
-        target: A preset (tiny, small, base, large), the weights small-open that come with the package, or on this disk
-            a checkpoint (a .safetensors file or its folder), the folder of a store, or an EEG file.
+        target: A preset (tiny, small, base, large, open), the weights small-open that come with the package, or on this
+            disk a checkpoint (a .safetensors file or its folder), the folder of a store, or an EEG file.
         channels: Of a model: channels of the window whose cost is printed; 19 unless given.
         seconds: Of a model: seconds of that window, 5 unless given. Of an EEG file: seconds in the picture, 10 unless
             given.

@@ -80,8 +80,7 @@ class ModelInfo:
             f"positions   {model.positions} (windows of {model.window} samples; shorter sliced, longer interpolated)",
         ]
         if self.objective is not None:
-            masked = self.objective
-            lines.append(f"objective   {masked.style}, {masked.mask_ratio:.0%} masked, alpha {masked.alpha:g}")
+            lines.append(f"objective   {_objective(self.objective)}")
         if self.head is not None:
             names = f": {', '.join(self.head.names)}" if self.head.names else ""
             lines.append(f"head        {self.head.task}, {self.head.n_outputs} outputs{names}{_limit(self.head)}")
@@ -120,7 +119,7 @@ def info_model(target: str, channels: int = 19, seconds: float = 5.0) -> ModelIn
             f"a window of {channels} channels x {seconds:g} s gives no patch; at {model.signal.sfreq:g} Hz it needs a "
             f"channel and {model.patches.shortest() / model.signal.sfreq:.3g} s"
         )
-    parts = costs.parameters(model, objective, head)
+    parts = costs.parameters(model, None if kind == "preset" else objective, head)
     cost = costs.cost(model, channels, samples)
     card = tuple(card_facts(target)) if is_shipped(target) else ()
     return ModelInfo(target, kind, model, objective, head, training, channels, seconds, samples, parts, cost, card)
@@ -128,7 +127,8 @@ def info_model(target: str, channels: int = 19, seconds: float = 5.0) -> ModelIn
 
 def _read(target: str) -> tuple[ModelConfig, ObjectiveConfig | None, HeadConfig | None, Training | None, str]:
     if target in PRESETS:
-        return preset(target).model, None, None, None, "preset"
+        objective = preset(target).objective
+        return preset(target).model, None if objective == ObjectiveConfig() else objective, None, None, "preset"
     try:
         from cerebro_eeg.model import checkpoint, hub
     except ImportError as error:
@@ -147,6 +147,23 @@ def _limit(head: HeadConfig) -> str:
     positive = positive_of(head.task, head.names)
     of = "" if positive is None else f"positive: {positive}; "
     return f"; threshold {head.threshold:.3g} ({of}chosen on validation, {level_words([head.threshold_level])})"
+
+
+def _objective(objective: ObjectiveConfig) -> str:
+    """Describe the objective, with what the paper's does not have."""
+    where = ""
+    if objective.masking == "blocks":
+        where = f" in blocks of {objective.block_mm:g} mm and {objective.block_seconds:g} s"
+    words = [objective.style, f"{objective.mask_ratio:.0%} masked{where}", f"alpha {objective.alpha:g}"]
+    relative = " relative to the window" if objective.spectrum_relative else ""
+    further = (
+        (objective.spectrum > 0, f"spectrum{relative} {objective.spectrum:g}"),
+        (objective.statistics > 0, f"statistics {objective.statistics:g}"),
+        (objective.keep_channels < 1, f"views of at least {objective.keep_channels:.0%} of the channels"),
+        (objective.rereference > 0, f"{objective.rereference:.0%} referenced to their average"),
+        (objective.hide_amplitude > 0, f"amplitude hidden in {objective.hide_amplitude:.0%}"),
+    )
+    return ", ".join([*words, *(text for on, text in further if on)])
 
 
 def _patching(model: ModelConfig) -> str:

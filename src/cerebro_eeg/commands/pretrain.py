@@ -52,8 +52,8 @@ def pretrain(
         stores: Folders that prepare made. Where a store has a task called pretrain, its split train is learned from
             and its split val validates; otherwise all of it is learned from.
         out: The folder of the run; made where there is none, gone on with where it holds this run.
-        preset: tiny, small, base or large: the paper's sizes with its hyper-parameters, and one for a laptop; otherwise
-            small, or with --from that of the weights.
+        preset: small, base or large: the paper's sizes with its hyper-parameters; tiny, for a laptop; open: small that
+            also predicts spectra. Otherwise small, or with --from that of the weights.
         config: A JSON file that changes fields of the preset: {"model": {...}, "objective": {...}, "pretrain": {...}}.
         from_: Go on from the weights of this checkpoint or run, or from small-open, which comes with the package; its
             model config then holds.

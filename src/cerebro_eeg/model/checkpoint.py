@@ -42,6 +42,21 @@ SOURCES: dict[str, Any] = {"subjects": [], "ids": "", "task": ""}
 """Values for the fields of a training's sources that versions before 4 lack."""
 
 
+OBJECTIVE: dict[str, Any] = {
+    "masking": "tokens",
+    "block_mm": 80.0,
+    "block_seconds": 1.5,
+    "spectrum": 0.0,
+    "spectrum_relative": False,
+    "statistics": 0.0,
+    "bands": [1.0, 4.0, 8.0, 13.0, 20.0, 30.0, 45.0],
+    "keep_channels": 1.0,
+    "rereference": 0.0,
+    "hide_amplitude": 0.0,
+}
+"""Values for the fields of an objective that versions before 5, and the first files of version 5, lack."""
+
+
 @dataclass(frozen=True)
 class Header:
     """The content of a checkpoint besides its tensors."""
@@ -282,6 +297,8 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
     try:
         header = Header.from_dict(complete(parse_json(text), metadata["version"]))
         tensor_list.decoder_config(header)  # raises where the decoder's dimensions do not fit
+        if header.objective is not None:
+            header.objective.check(header.model)
         return header
     except (ValueError, RecursionError) as error:  # also for JSON that is broken or nested too deep
         raise CheckpointError(f"{path} has a config that does not fit: {error}; get the file again") from error
@@ -291,6 +308,8 @@ def complete(values: Any, version: str) -> Any:
     """Return the JSON of a header with the fields that its version lacks. Nothing is checked here."""
     if isinstance(values, dict) and isinstance(values.get("head"), dict):
         values = {**values, "head": {**READS[version], **values["head"]}}
+    if isinstance(values, dict) and isinstance(values.get("objective"), dict):
+        values = {**values, "objective": {**OBJECTIVE, **values["objective"]}}
     if version in ("1", "2", "3"):
         with contextlib.suppress(KeyError, TypeError):  # JSON of another form is refused later, with the reason
             data = [{**SOURCES, **source} for source in values["training"]["data"]]

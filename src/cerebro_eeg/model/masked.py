@@ -4,7 +4,7 @@ Legend: **R** rows, **N** tokens of a row, **L** values in a patch, **D** width,
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,8 @@ from cerebro_eeg.fast import Compilable
 from cerebro_eeg.model import hub, inputs
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Stack
-from cerebro_eeg.model.masks import choose_masked
+from cerebro_eeg.model.further_targets import FurtherTargets, Term
+from cerebro_eeg.model.masks import mask_tokens
 from cerebro_eeg.model.patches import Patches
 from cerebro_eeg.model.weights import start_linear_layers
 
@@ -40,6 +41,8 @@ class Reconstruction:
     visible_sum: Tensor
     visible_count: Tensor
     alpha: float
+    further: tuple[Term, ...] = ()
+    """What else was predicted; nothing in the paper."""
 
     @property
     def predicted_RNL(self) -> Tensor:  # noqa: N802, named like the fields
@@ -59,7 +62,7 @@ class Reconstruction:
     @property
     def loss(self) -> Tensor:
         """Masked error plus alpha times visible error, averaged over the tokens of this batch."""
-        return self.masked_loss + self.alpha * self.visible_loss
+        return self.masked_loss + self.alpha * self.visible_loss + sum(term.loss for term in self.further)
 
 
 class Decoder(Stack):
@@ -78,6 +81,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
         super().__init__()
         self.config = config = model_config(config)
         self.objective = objective or ObjectiveConfig()
+        self.objective.check(config)
         self.training_record = Training()
         self.load_report: LoadReport | None = None
         self.encoder = Encoder(config)
@@ -88,6 +92,7 @@ class MaskedCerebro(hub.Shareable, Compilable):
             self.decoder, width = Decoder(decoder, config.width), decoder.width
         self.reconstruct = nn.Linear(width, config.patches.size, bias=config.bias)
         start_linear_layers(self.reconstruct)
+        self.further = FurtherTargets(config, self.objective, width) if self.objective.further else None
 
     def forward(self, batch: Batch, noise_RN: Tensor | None = None, noise_K2B: Tensor | None = None) -> Reconstruction:
         """Mask tokens, reconstruct their patches, and compare them with the signal.
@@ -103,18 +108,15 @@ class MaskedCerebro(hub.Shareable, Compilable):
         if noise_RN.shape != patches.values_RNL.shape[:2]:
             expected = tuple(patches.values_RNL.shape[:2])
             raise InputError(f"noise_RN has the shape {tuple(noise_RN.shape)}; expected (rows, patches) = {expected}")
-        masked_RN = choose_masked(noise_RN, patches.layout, self.objective.mask_ratio)
+        masked_RN = mask_tokens(noise_RN, patches, self.config, self.objective)
         if self.decoder is None:
             tokens_RND = self.encoder.tokens(patches, masked_RN)
             x_RND = self.encoder.run(tokens_RND, patches.layout, noise_K2B=noise_K2B, carried=True)
         else:
             visible_RND = self._encode_visible(patches, masked_RN, noise_K2B)
             x_RND = self._decode(visible_RND, patches, masked_RN, self.decoder)
-        return self.compare(patches, x_RND, masked_RN)
-
-    def compare(self, patches: Patches, x_RND: Tensor, masked_RN: Tensor) -> Reconstruction:
-        """Predict patches from tokens with the last layer, and compare them with the target."""
-        return compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
+        found = compare(patches, self.reconstruct(x_RND), masked_RN, self.objective)
+        return found if self.further is None else replace(found, further=self.further(batch, x_RND, masked_RN))
 
     @property
     def header(self) -> Header:
@@ -170,14 +172,6 @@ def compare(patches: Patches, raw_RNL: Tensor, masked_RN: Tensor, objective: Obj
     visible_RN = ~masked_RN
     if patches.layout.real_R is not None:
         visible_RN = visible_RN & patches.layout.real_R[:, None]
-    return Reconstruction(
-        target_RNL,
-        raw_RNL,
-        masked_RN,
-        patches.layout,
-        error_RN.masked_fill(~masked_RN, 0).sum(),
-        masked_RN.sum(),
-        error_RN.masked_fill(~visible_RN, 0).sum(),
-        visible_RN.sum(),
-        objective.alpha,
-    )
+    masked_sum, visible_sum = (error_RN.masked_fill(~chosen_RN, 0).sum() for chosen_RN in (masked_RN, visible_RN))
+    sums = masked_sum, masked_RN.sum(), visible_sum, visible_RN.sum()
+    return Reconstruction(target_RNL, raw_RNL, masked_RN, patches.layout, *sums, objective.alpha)

@@ -46,7 +46,7 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
             f"{config.patches.shortest()} samples ({config.patches.shortest() / config.signal.sfreq:.3g} s)"
         )
     with torch.autocast(batch.signal_RT.device.type, enabled=False):
-        raw_RT, scale_R = _usable(batch)
+        raw_RT, scale_R = usable(batch)
         signal_RT = normalize(raw_RT, config, scale_R)
         loudness_R = loudness(raw_RT, scale_R) if config.amplitude else None
         if config.patches.kind == "waveform":
@@ -59,7 +59,7 @@ def make_patches(batch: Batch, config: ModelConfig) -> Patches:
         return _with_phase(values_RNL, cut_spectrogram(phase_RFK, config.patches), batch, config, loudness_R)
 
 
-def _usable(batch: Batch) -> tuple[Tensor, Tensor | None]:
+def usable(batch: Batch) -> tuple[Tensor, Tensor | None]:
     """Return signal and scale in at least float32, because squares overflow in float16, and set pads to zero."""
     signal_RT = batch.signal_RT.to(torch.promote_types(batch.signal_RT.dtype, torch.float32))
     scale_R, real_R = batch.scale_R, batch.layout.real_R

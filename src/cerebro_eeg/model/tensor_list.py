@@ -23,13 +23,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 ADAPTERS = ("base_layer.", "lora_", "modules_to_save.", "ia3_", "vera_", "oft_", "hada_", "original_module.")
 """Parts of the names of tensors that adapters of peft add."""
 HEAD = ("final_layer.", "readout.")
-HEADS = (*HEAD, "reconstruct.")
+HEADS = (*HEAD, "reconstruct.", "further.")
 """The last layers. A file may lack them; they are then new, and the report says so."""
 
 
 def describe(header: "Header") -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor of the model that a header describes. The model is made without memory."""
     from cerebro_eeg.model.encoder import Encoder
+    from cerebro_eeg.model.further_targets import FurtherTargets
     from cerebro_eeg.model.masked import Decoder
     from cerebro_eeg.model.readouts import Readout, width_of
 
@@ -42,6 +43,8 @@ def describe(header: "Header") -> dict[str, tuple[int, ...]]:
             whole["decoder"], width = Decoder(decoder, model.width), decoder.width
         if objective is not None:
             whole["reconstruct"] = nn.Linear(width, model.patches.size, bias=model.bias)
+            if objective.further:
+                whole["further"] = FurtherTargets(model, objective, width)
         if head is not None:
             whole["final_layer"] = nn.Linear(width_of(head.readout, model), head.n_outputs, bias=model.bias)
             if head.readout != ReadoutConfig():

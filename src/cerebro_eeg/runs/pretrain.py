@@ -24,9 +24,10 @@ from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.model import checkpoint
+from cerebro_eeg.model import checkpoint, further_targets
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
 from cerebro_eeg.model.masks import token_counts
+from cerebro_eeg.model.views import has_views, kept_counts, make_view
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
@@ -62,6 +63,10 @@ from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
 
 Sources = Sequence[tuple[Store, Windows]]
+FIT_WINDOWS = 1024
+"""Training windows that standardise the further targets of the objective."""
+FIT_AT_ONCE = 64
+"""Of these, windows that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,7 @@ def _pretrain(
 
     cuda = processes.device.type == "cuda"
     with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
+        fit_further_targets(model, loader, counts)
         task = MaskedTask(sources, order, loader, config, model.objective, options.seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay)
         plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about)
@@ -188,6 +194,19 @@ def _make_model(preset: Preset, seed: int, start: Path | None, signal: SignalCon
     return model
 
 
+def fit_further_targets(model: MaskedCerebro, loader: Loader, counts: Sequence[int]) -> None:
+    """Standardise the further targets of new layers by windows that are spread evenly over all; nothing is drawn."""
+    further = model.further
+    new = model.load_report is None or any(name.startswith("further.") for name in model.load_report.missing)
+    if further is None or not new:
+        return
+    everything = next(in_order(counts, sum(counts)))
+    chosen = np.unique(np.linspace(0, len(everything) - 1, FIT_WINDOWS).astype(np.int64))
+    step = Step(everything.source[chosen], everything.window[chosen], everything.epoch[chosen])
+    parts = -(-len(step) // FIT_AT_ONCE)
+    further.fit(lay_out(loader.read(step.part(number, parts)), "cpu") for number in range(parts))
+
+
 def _write_weights(run: loop.TrainingRun, folder: RunFolder, model: MaskedCerebro, header: checkpoint.Header) -> str:
     """Write the weights with the record of their training, and return their SHA-256."""
     tensors = gathered(model)
@@ -203,19 +222,17 @@ MaskedInputs = tuple[Batch, Tensor]
 
 @dataclass(frozen=True)
 class MaskedMicroBatch:
-    """Windows of a step that are computed together, and the token counts of the whole step."""
+    """Windows of a step that are computed together, and the counts of the whole step."""
 
     raw: RawStep
-    masked: int
-    visible: int
+    counts: dict[str, int]
+    """Errors of each part of the loss, over all processes."""
     inputs: MaskedInputs | None = None
     """Inputs that are already on the device. Only the first micro-batch of a step has them, to save memory."""
 
 
 class MaskedTask:
     """Masked reconstruction as a task of the training loop."""
-
-    names: tuple[str, ...] = ("masked", "visible")
 
     def __init__(
         self,
@@ -233,22 +250,26 @@ class MaskedTask:
         self._order, self._loader, self._seed = order, loader, seed
         self._config, self._objective = config, objective
         self._processes, self._micro_batches, self._dtype = processes, micro_batches, dtype
+        self.names: tuple[str, ...] = ("masked", "visible", *further_targets.weights(objective))
         self._tokens = config.patches.count(max(windows.samples for windows in self._windows))
-        self._rows = [windows.channels.astype(np.int64) * config.patches.rows for windows in self._windows]
 
     def micro_batches(self, first: int, last: int) -> Iterator[Sequence[MaskedMicroBatch]]:
         for step, raws in read_steps(self._order, self._loader, self._processes, self._micro_batches, first, last):
-            masked, visible = self._token_counts(step)
+            counts = self._counts(step)
             yield [
-                MaskedMicroBatch(raw, masked, visible, None if place else self._inputs(raw))
-                for place, raw in enumerate(raws)
+                MaskedMicroBatch(raw, counts, None if place else self._inputs(raw)) for place, raw in enumerate(raws)
             ]
 
     def share(self, module: nn.Module, micro_batch: MaskedMicroBatch) -> tuple[Tensor, Tensor]:
         found = self._reconstruct(module, micro_batch.raw, micro_batch.inputs)
-        masked = found.masked_sum / max(1, micro_batch.masked)
-        visible = found.visible_sum / max(1, micro_batch.visible)
-        return masked + self._objective.alpha * visible, torch.stack([masked, visible]).detach()
+        counts = micro_batch.counts
+        masked = found.masked_sum / max(1, counts["masked"])
+        visible = found.visible_sum / max(1, counts["visible"])
+        further = [term.sum / max(1, counts[term.name]) for term in found.further]
+        loss = masked + self._objective.alpha * visible
+        for term, value in zip(found.further, further, strict=True):
+            loss = loss + term.weight * value
+        return loss, torch.stack([masked, visible, *further]).detach()
 
     def window_names(self, micro_batch: MaskedMicroBatch) -> list[str]:
         return name_windows(self._windows, micro_batch.raw.step)
@@ -268,16 +289,29 @@ class MaskedTask:
         """Lay the windows out on the device. The loop fetches the next step while the device computes the last one."""
         device = self._processes.device
         batch = lay_out(raw, device, self._dtype)
+        if has_views(self._objective):
+            noise_B3, key_B = view_noise(self._seed, raw.key_B, raw.epoch_B)
+            row_R = torch.cat([torch.arange(count) for count in raw.counts])
+            key_R = key_B.repeat_interleave(torch.tensor(raw.counts))
+            noise_R = random_numbers.uniform(key_R, 3 + row_R)
+            batch = make_view(batch, raw.counts, self._objective, noise_B3, noise_R)
         noise_RN = mask_noise(self._config, batch.layout, raw.key_B, raw.epoch_B, self._seed, self._tokens, device)
         return batch, noise_RN
 
-    def _token_counts(self, step: Step) -> tuple[int, int]:
-        """Return the masked and the visible tokens of a step, over all processes."""
-        rows = np.empty(len(step), np.int64)
-        for number, of_source in enumerate(self._rows):
+    def _counts(self, step: Step) -> dict[str, int]:
+        """Return the number of errors of each part of the loss in a step, over all processes."""
+        channels, key = np.empty(len(step), np.int64), np.empty(len(step), np.int64)
+        for number, windows in enumerate(self._windows):
             mine = step.source == number
-            rows[mine] = of_source[step.window[mine]]
-        return token_counts(rows.tolist(), self._tokens, self._objective.mask_ratio)
+            channels[mine] = windows.channels[step.window[mine]]
+            key[mine] = windows.keys(step.window[mine])
+        kept = channels.tolist()
+        if self._objective.keep_channels < 1:
+            noise_B3, _ = view_noise(self._seed, torch.from_numpy(key), torch.from_numpy(step.epoch.copy()))
+            kept = kept_counts(kept, noise_B3[:, 0], self._objective)
+        rows = [count * self._config.patches.rows for count in kept]
+        masked, visible = token_counts(rows, self._tokens, self._objective.mask_ratio)
+        return {"masked": masked, "visible": visible, **further_targets.counts(rows, masked)}
 
 
 def mask_noise(
@@ -296,6 +330,12 @@ def mask_noise(
         row_R = layout.slot_R % layout.width
     place_RN = row_R[:, None] * tokens + torch.arange(tokens, device=device)
     return random_numbers.uniform(layout.per_row(key_B)[:, None], place_RN)
+
+
+def view_noise(seed: int, key_B: Tensor, epoch_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return three uniform numbers for each window, which decide on its view, and the keys of further ones."""
+    view_B = random_numbers.window_keys(seed, key_B, epoch_B, random_numbers.VIEW)
+    return random_numbers.uniform(view_B[:, None], torch.arange(3)), view_B
 
 
 @torch.no_grad()
@@ -318,18 +358,19 @@ def validate(
     shared = len(everything) >= size
     mine = everything.part(processes.rank, size) if shared else everything
     parts = max(1, min(-(-len(everything) // (size * batch)), len(everything) // (size if shared else 1)))
-    totals = torch.zeros(4, dtype=torch.float64, device=processes.device)
+    names = ("masked", "visible", *further_targets.weights(objective))
+    totals = torch.zeros(2, len(names), dtype=torch.float64, device=processes.device)
     with loop.evaluating(module), Loader(sources, threads=2) as loader:
         for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
             laid_out = lay_out(raw, processes.device, dtype)
             tokens = config.patches.count(raw.samples)
             noise_RN = mask_noise(config, laid_out.layout, raw.key_B, raw.epoch_B, 0, tokens, processes.device)
             found = module(laid_out, noise_RN)
-            totals += torch.stack([found.masked_sum, found.masked_count, found.visible_sum, found.visible_count])
-    masked, masked_count, visible, visible_count = (processes.sum(totals) if shared else totals).tolist()
-    masked, visible = masked / max(1.0, masked_count), visible / max(1.0, visible_count)
-    return {
-        "validation_masked": masked,
-        "validation_visible": visible,
-        "validation_loss": masked + objective.alpha * visible,
-    }
+            sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
+            counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
+            totals += torch.stack([torch.stack(sums), torch.stack(counted)])
+    sums_K, counts_K = processes.sum(totals) if shared else totals
+    errors = dict(zip(names, (sums_K / counts_K.clamp_min(1)).tolist(), strict=True))
+    loss = errors["masked"] + objective.alpha * errors["visible"]
+    loss += sum(weight * errors[name] for name, weight in further_targets.weights(objective).items())
+    return {**{f"validation_{name}": value for name, value in errors.items()}, "validation_loss": loss}

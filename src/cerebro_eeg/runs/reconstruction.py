@@ -24,7 +24,7 @@ from cerebro_eeg.data.batching.order import Step
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.model.masked import MaskedCerebro
-from cerebro_eeg.model.masks import choose_masked
+from cerebro_eeg.model.masks import mask_tokens
 from cerebro_eeg.model.patches import make_patches
 from cerebro_eeg.runs.baselines import (
     MaskedWindows,
@@ -77,7 +77,7 @@ def mask_windows(
                 if model is None:
                     patches = make_patches(batch, config)
                     target, predicted = patches.values_RNL, None
-                    masked = choose_masked(noise_RN, patches.layout, objective.mask_ratio)
+                    masked = mask_tokens(noise_RN, patches, config, objective)
                 else:
                     found = model(batch, noise_RN)
                     target, predicted, masked = found.target_RNL, found.predicted_RNL, found.masked_RN

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-MASK, DROP_PATH, NOISE, NOISE_CHOICE = range(4)
+MASK, DROP_PATH, NOISE, NOISE_CHOICE, VIEW = range(5)
 """Purposes; each has a stream of its own."""
 
 _GOLDEN, _ONE, _TWO = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
