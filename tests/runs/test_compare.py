@@ -1,5 +1,6 @@
 """compare: the same windows for all, choices without the test split, one scoring that is counted, and exact resume."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -337,6 +338,12 @@ def test_the_page_has_the_verdict_a_picture_and_every_row(store, weights, tmp_pa
     page = (out / "report.html").read_text()
     assert said["tables"][0]["verdict"]["text"][1:] in page
     assert "data:image/svg+xml" in page
+    with (out / "compare.csv").open(newline="") as file:
+        lines = {line["method"]: line for line in csv.DictReader(file)}
+    row = next(row for row in said["tables"][0]["rows"] if row["name"] == "band power")
+    assert float(lines["band power"]["test"]) == row["test"]["value"]
+    assert float(lines["band power"]["minus_difference"]) == row["minus"]["test"]["difference"]
+    assert lines["default"]["minus_low"] == ""
     for name in CHEAP:
         assert f"<td>{name}</td>" in page
     assert set(BY_NAME) >= set(CHEAP)

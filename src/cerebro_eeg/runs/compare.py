@@ -27,7 +27,7 @@ import torch
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import CerebroError, ChannelError, ConfigError, InputError
-from cerebro_eeg.files import add_sum, begin_sums, parse_json, write_text
+from cerebro_eeg.files import add_sum, begin_sums, parse_json, replacing, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import counted, in_time
@@ -57,6 +57,7 @@ from cerebro_eeg.runs.windows import (
 )
 from cerebro_eeg.scores.calibration import temperature
 from cerebro_eeg.scores.predictions import Predictions
+from cerebro_eeg.terminal import CsvWriter
 from cerebro_eeg.train.distributed import ProcessGroup, choose_threads, process_group
 
 FORMAT = 1
@@ -136,7 +137,24 @@ def compare(
         )
         record = {"format": FORMAT, "about": about, "tables": found.tables, "overall": whole, "notes": found.notes}
         write_text(out / "compare.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        _write_csv(out / "compare.csv", found.tables)
         return found
+
+
+def _write_csv(path: Path, tables: Sequence[Mapping[str, Any]]) -> None:
+    """Write a line for each task and method; differences are our default minus the method, on the test split."""
+    parts = {"cv": ("value", "low", "high"), "test": ("value", "low", "high"), "minus": ("difference", "low", "high")}
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = CsvWriter(file)
+        columns = [f"{part}_{key}".removesuffix("_value") for part, keys in parts.items() for key in keys]
+        writer.writerow(["task", "metric", "method", "family", *columns, "settings", "readout", "centred", "seconds"])
+        for table in tables:
+            for row in table["rows"]:
+                found = {**row, "minus": row["minus"]["test"]}
+                values = ["" if not found[part] else found[part][key] for part, keys in parts.items() for key in keys]
+                chosen = [row["chosen"].get(name, "") for name in ("readout", "centred")]
+                first = [table["task"], table["metric"], row["name"], row["family"]]
+                writer.writerow([*first, *values, row["settings"], *chosen, row["seconds"]])
 
 
 def _settled(options: CompareOptions) -> CompareOptions:
