@@ -97,11 +97,13 @@ def _overall(tables: Sequence[Mapping[str, Any]], overall: Mapping[str, Any]) ->
     means = overall["means"]
     parts = []
     if "default" in means:
-        numbers = [(_number(means["default"]["test"]), "our default on test, mean AUROC over tasks")]
+        on = "cv" if means["default"]["test"] is None else "test"
+        where = {"cv": "cross-validated", "test": "on test"}[on]
+        numbers = [(_number(means["default"][on]), f"our default {where}, mean AUROC over tasks")]
         simple = [row["name"] for row in tables[0]["rows"] if row["family"] == "simple" and row["name"] in means]
         if simple:
             best = max(simple, key=lambda name: means[name]["cv"])
-            numbers.append((_number(means[best]["test"]), f"the best simple rival by cross-validation, {best}"))
+            numbers.append((_number(means[best][on]), f"the best simple rival by cross-validation, {best}"))
         numbers += [
             (f"{overall['not_beaten']} of {overall['judged']}", "tasks where no simple rival beats it"),
             (f"{overall['wins']} of {overall['judged']}", "tasks where it beats all of them"),
@@ -133,8 +135,9 @@ def _task(one: Mapping[str, Any]) -> list[str]:
     rows = [row for row in one["rows"] if row["name"] == "default"]
     verdict = "" if one["verdict"] is None else f"{one['verdict']['text'][0].upper()}{one['verdict']['text'][1:]}."
     chosen = f" Cross-validation chose: {chosen_words(rows[0])}." if rows else ""
-    head = ["", "cross-validated", "test", "± seeds", "by recording", "by subject", "default minus it", "settings", "s"]
-    lines = [_line(row, one["metric"]) for row in one["rows"]]
+    levels = [name for name in ("recording", "subject") if any(name in _levels(row) for row in one["rows"])]
+    head = ["", "cross-validated", "test", "default minus it", *(f"test by {name}" for name in levels), "settings"]
+    lines = [_line(row, one["metric"], levels) for row in one["rows"]]
     size = 0.6 + 0.27 * len(one["rows"])
     parts = [
         heading(f"{one['task']}: {', '.join(one['names'])}"),
@@ -159,20 +162,21 @@ def _task(one: Mapping[str, Any]) -> list[str]:
     return [*parts, folded("What was chosen", table(["", "what it is", "setting", "temperature"], settings))]
 
 
-def _line(row: Mapping[str, Any], metric: str) -> list[str]:
-    test, minus = row["test"], row["minus"]["test"] or row["minus"]["cv"]
-    levels = {} if test is None else test["levels"]
+def _line(row: Mapping[str, Any], metric: str, levels: Sequence[str]) -> list[str]:
     return [
         row["name"],
         estimate_words(row["cv"]),
-        estimate_words(test),
-        _number(None if test is None else test["std"]),
-        _number(levels.get("recording", {}).get(metric)),
-        _number(levels.get("subject", {}).get(metric)),
-        difference_words(minus),
+        estimate_words(row["test"]),
+        difference_words(row["minus"]["test"] or row["minus"]["cv"]),
+        *(_number(_levels(row).get(name, {}).get(metric)) for name in levels),
         str(row["settings"] or ""),
-        f"{row['seconds']:.0f}",
     ]
+
+
+def _levels(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the test scores by recording and subject; none without a test split."""
+    found: Mapping[str, Any] = {} if row["test"] is None else row["test"]["levels"]
+    return found
 
 
 def _number(value: float | None) -> str:
@@ -191,7 +195,7 @@ def draw_rows(figure: "Figure", one: Mapping[str, Any]) -> None:
         for offset, key, marker in ((0.17, "cv", "o"), (-0.17, "test", "D")):
             _mark(left, row[key], "value", place + offset, colour, marker, key == "test")
         minus = row["minus"]["test"] or row["minus"]["cv"]
-        if minus is not None:
+        if minus is not None and row["family"] != "chance":  # so far away that nothing else could be told apart
             _mark(right, minus, "difference", place, colour, "D", True)
     left.set_yticks(range(len(rows)), [row["name"] for row in reversed(rows)])
     left.set_xlabel(f"{TITLES[one['metric']]}: circle cross-validated, diamond test")
