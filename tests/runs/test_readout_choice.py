@@ -13,10 +13,11 @@ from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, Pretrain
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.readouts import Readout
 from cerebro_eeg.runs import finetune, linear_models
 from cerebro_eeg.runs.evaluate import evaluate
-from cerebro_eeg.runs.linear_models import LabelledFeatures, fit_chosen, score, subject_folds
-from cerebro_eeg.runs.readout_choice import AUTO, READOUTS, head_outputs
+from cerebro_eeg.runs.linear_models import LabelledFeatures, fit_chosen, groups_of, score, subject_folds
+from cerebro_eeg.runs.readout_choice import AUTO, READOUTS, fit_readout, head_outputs, install, raw_features
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.scores.predictions import Predictions, headline
@@ -189,6 +190,23 @@ def test_every_named_read_out_is_saved_whole(store, tmp_path, name):
     if name != "moments":
         assert set(model.head.readout.channels) == {"Fp1", "Cz", "O1"}
     assert evaluate(tmp_path / "run", store, device="cpu", rivals=False).summary["seeds"] == [0]
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("name", ["mean", "moments"])
+def test_a_saved_head_answers_as_the_linear_model_that_was_chosen(store, name, centred):
+    """The paper's mean keeps its standardisation in the weights, whose bias must survive centring."""
+    opened = Store(store)
+    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
+    model = Cerebro(2, config=MODEL, n_times=split.train.samples)
+    with process_group("cpu") as processes:
+        found = fit_readout(model, opened, split, name, processes).model
+        found = dataclasses.replace(found, centred=centred, shift_P=found.shift_P + 3.0)
+        readout = Readout(ReadoutConfig(READOUTS[name]), model.config)
+        raw_BP = raw_features(model, readout, opened, split.train, processes, None, None)
+        install(model, found, readout, split)
+        answered = head_outputs(model, opened, split.train, processes)
+    np.testing.assert_allclose(answered, found.outputs(raw_BP, groups_of(split.train)), atol=1e-3)
 
 
 def test_values_keep_their_unit(store, tmp_path):

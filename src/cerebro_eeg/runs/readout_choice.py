@@ -172,7 +172,8 @@ def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -
     weight_KP, bias_K = found.weight_KP, found.bias_K
     if model.readout is None:  # the paper's mean has no standardisation: it goes into the weights
         weight_KP = weight_KP * found.scale_P
-        bias_K = bias_K - weight_KP @ found.shift_P
+        if not found.centred:  # centring takes the shift away; as part of the bias it would come back
+            bias_K = bias_K - weight_KP @ found.shift_P
     else:
         if "covariance" in found.parts:
             model.readout.centre_D.copy_(fitted.centre_D)
