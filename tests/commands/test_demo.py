@@ -13,12 +13,16 @@ import pytest
 from cerebro_eeg import cli
 from cerebro_eeg.commands.demo import (
     DemoResult,
+    DemoTask,
     MethodScores,
     PredictedBlock,
     ScoreInterval,
     command_line,
     demo,
     read_blocks,
+    row_of,
+    who_won,
+    write_table,
 )
 from cerebro_eeg.errors import ConfigError
 
@@ -41,22 +45,42 @@ def test_every_step_leaves_what_it_says(done: tuple[DemoResult, Path]) -> None:
     assert found.folder == "cerebro-demo"
     assert not list((home / "config").glob("*cerebro*"))  # the key of its ids is its own, and in its folder
     assert (out / "key").read_text() == 64 * "0" + "\n"  # ... and not random, or no two demos would agree
-    assert [row.name for row in found.rows] == ["linear probe", "full fine-tuning", "from scratch"]
+    simple = ["band power", "filter-bank covariance", "both together"]
+    chosen, random, mean = "small-open, head chosen", "random weights, head chosen", "small-open, mean"
+    assert [[row.name for row in task.rows] for task in found.tasks] == [
+        [*simple, chosen, random, mean, "random weights, mean", "from scratch"],
+        [*simple, chosen, mean],
+    ]
     assert len(list((out / "predicted").glob("*.png"))) == 1
     assert (home / "opened").read_text() == (home / found.reports[0]).as_uri()
     for report in found.reports:
         assert "</html>" in (home / report).read_text(encoding="utf-8")
-    assert json.loads(json.dumps(found.to_dict()))["rows"][0] == asdict(found.rows[0])
+    assert json.loads(json.dumps(found.to_dict()))["tasks"][0]["rows"][0] == asdict(found.tasks[0].rows[0])
 
 
-def test_pretraining_saw_nobody_and_no_label_of_the_task(done: tuple[DemoResult, Path]) -> None:
+def test_the_new_recording_is_of_somebody_else(done: tuple[DemoResult, Path]) -> None:
     out = done[1] / "cerebro-demo"
-    people = [json.loads((out / part / "truth.json").read_text()) for part in ("unlabelled", "eyes", "new")]
-    assert len({truth["seed"] for truth in people}) == 3  # another seed is other people
-    alphas = [subject["alpha_hz"] for truth in people for subject in truth["subjects"].values()]
-    assert len(set(alphas)) == len(alphas)
-    assert "eyes" not in {recording["task"] for recording in people[0]["recordings"]}
-    assert (out / "pretrain.csv").read_text().startswith("file,subject,split\n")
+    eyes, hands, new = (json.loads((out / part / "truth.json").read_text()) for part in ("eyes", "hands", "new"))
+    assert eyes["subjects"] == hands["subjects"]
+    alphas = {subject["alpha_hz"] for subject in eyes["subjects"].values()}
+    assert len(alphas) == len(eyes["subjects"])
+    assert not alphas & {subject["alpha_hz"] for subject in new["subjects"].values()}
+
+
+def test_the_rows_are_what_the_runs_scored(done: tuple[DemoResult, Path]) -> None:
+    found, home = done
+    for task in found.tasks:
+        scored = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "test.json").read_text())
+        rivals = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "rivals.json").read_text())["rivals"]
+        ours = scored["first"]["summary"]["levels"]["window"]["values"]["auroc"]
+        row = next(row for row in task.rows if row.name == "small-open, head chosen")
+        assert row.auroc.value == ours["mean"]
+        assert [row.auroc.value for row in task.rows[:3]] == [rival["rival"] for rival in rivals]
+        assert row.ahead.value == pytest.approx(ours["mean"] - max(rival["rival"] for rival in rivals))
+    value = {row.name: row.auroc.value for row in found.tasks[0].rows}
+    for head, difference in found.tasks[0].pretraining.items():
+        assert difference.value == pytest.approx(value[f"small-open, {head}"] - value[f"random weights, {head}"])
+    assert (len(found.tasks[0].pretraining), found.tasks[1].pretraining) == (2, {})
 
 
 def test_the_commands_shown_are_those_that_ran(
@@ -66,8 +90,7 @@ def test_the_commands_shown_are_those_that_ran(
     found, home = done
     monkeypatch.chdir(home)
     verbs = [line.split()[1] for line in found.commands]
-    three = ["finetune", "evaluate"] * 3
-    assert verbs == ["simulate", "simulate", "prepare", "prepare", "pretrain", *three, "simulate", "predict"]
+    assert verbs == ["simulate", "simulate", "prepare", "prepare", *["finetune", "evaluate"] * 7, "simulate", "predict"]
     for line, verb in zip(found.commands, verbs, strict=True):
         words = shlex.split(line)[1:]
         if verb == "simulate":
@@ -86,35 +109,82 @@ def test_the_commands_shown_are_those_that_ran(
 
 def test_counts_are_of_the_tables(done: tuple[DemoResult, Path]) -> None:
     found, home = done
-    with (home / "cerebro-demo" / "eyes" / "labels" / "eyes.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert found.subjects == {
-        split: len({r["subject"] for r in rows if r["split"] == split}) for split in found.windows
-    }
-    lengths = {
-        split: sum(int((float(r["stop"]) - float(r["start"])) // 3) for r in rows if r["split"] == split)
-        for split in found.windows
-    }
-    assert found.windows == lengths
+    for task in found.tasks:
+        with (home / "cerebro-demo" / f"{task.name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        counted = {split: {row["subject"] for row in rows if row["split"] == split} for split in task.windows}
+        assert task.subjects == {split: len(people) for split, people in counted.items()}
+        assert task.subjects == {"train": 2, "val": 1, "test": 1}
+        lengths = {
+            split: sum(int((float(r["stop"]) - float(r["start"])) // 2) for r in rows if r["split"] == split)
+            for split in task.windows
+        }
+        assert task.windows == lengths
+
+
+def test_few_subjects_are_labelled_and_labels_stay_theirs(tmp_path: Path) -> None:
+    labels, table = tmp_path / "labels.csv", tmp_path / "table.csv"
+    people = [f"sub-{number:02}" for number in range(12, 0, -1)]  # the order of the rows does not matter
+    labels.write_text("file,subject,split,label\n" + "".join(f"{who}.edf,{who},train,{who[-1]}\n" for who in people))
+    write_table(labels, table, 4)
+    with table.open(newline="") as file:
+        rows = {row["subject"]: row for row in csv.DictReader(file)}
+    assert [rows[f"sub-{n:02}"]["split"] for n in range(1, 13)] == ["train"] * 3 + ["val"] + ["test"] * 8
+    assert all((row["file"], row["label"]) == (f"{who}.edf", who[-1]) for who, row in rows.items())
+
+
+RIVALS = [
+    {"name": "band power", "rival": 0.91, "difference": -0.01, "low": -0.03, "high": 0.02, "above": 0.4, "subjects": 9},
+    {
+        "name": "both together",
+        "rival": 0.95,
+        "difference": -0.05,
+        "low": -0.09,
+        "high": -0.01,
+        "above": 0.0,
+        "subjects": 9,
+    },
+]
+
+
+def test_the_difference_is_to_the_best_simple_features() -> None:
+    found = row_of("ours", {"mean": 0.9, "low": 0.8, "high": 0.95}, RIVALS)
+    assert found == MethodScores("ours", ScoreInterval(0.9, 0.8, 0.95), ScoreInterval(-0.05, -0.09, -0.01))
+    assert row_of("ours", {"mean": 0.9, "low": None, "high": None}, ()).ahead is None
+
+
+def test_it_says_who_won() -> None:
+    assert "both together with a linear model wins by 0.050 over 9 subjects" in who_won("hybrid", True, RIVALS)
+    winning = [{**row, "difference": 0.02, "above": 0.99} for row in RIVALS]
+    assert "this model wins: 0.020 ahead of the best rival" in who_won("hybrid", True, winning)
+    assert who_won("simple", False, winning) == (
+        "the head chosen is simple, without small-open: simple features are the better choice here"
+    )
 
 
 def test_text_of_a_result() -> None:
     rows = (
-        MethodScores("linear probe", ScoreInterval(0.8, 0.7, 0.9, 0.5), ScoreInterval(0.9, 0.85, 0.95, 0.5)),
-        MethodScores("from scratch", ScoreInterval(0.6, None, None, 0.5), ScoreInterval(None, None, None, 0.5)),
+        MethodScores("band power", ScoreInterval(0.912, None, None), None),
+        MethodScores("ours", ScoreInterval(0.8, 0.7, 0.9), ScoreInterval(-0.112, -0.2, 0.05)),
+        MethodScores("from scratch", ScoreInterval(None, None, None), ScoreInterval(0.0, None, None)),
     )
+    counts, people = {"train": 1200, "val": 40, "test": 4000}, {"train": 12, "val": 1, "test": 4}
+    learned = {"mean": ScoreInterval(0.05, 0.01, 0.1)}
+    task = DemoTask("eyes", counts, people, "hybrid", True, rows, 0.5, learned, "Nobody won.")
     blocks = (PredictedBlock(0.0, "a", "a", 3), PredictedBlock(9.0, "b", "a", 2))
-    counts = {"train": 1200, "val": 40, "test": 40}
-    people = {"train": 12, "val": 1, "test": 4}
-    found = DemoResult("d", 7, False, 0.5, counts, people, rows, blocks, ("d/report.html",), (), 100.0)
+    found = DemoResult("d", 7, False, (task,), blocks, ("d/report.html",), (), 100.0)
     text = found.text()
-    assert "linear probe      0.80 (0.70 to 0.90)     0.90 (0.85 to 0.95)" in text
-    assert "from scratch      0.60                    n/a" in text
-    assert "chance            0.50                    0.50" in text
-    assert "train 1,200 of 12 subjects, val 40 of 1 subject, test 40 of 4 subjects; seed 7" in text
+    assert "Are the eyes open? Learned from 13 people, scored once on 4 others (1,240 and 4,000 windows)" in text
+    assert "  band power                        0.912\n" in text
+    assert "  ours                              0.800 (0.700 to 0.900)  -0.112 (-0.200 to +0.050)\n" in text
+    assert "  from scratch                      n/a                     +0.000\n" in text
+    assert "  chance                            0.500\n  Nobody won.\n" in text
+    assert "  small-open minus random weights, mean: +0.050 (+0.010 to +0.100)\n" in text
     assert "1 of 2 blocks named rightly" in text
+    assert "Seed 7" in text
+    assert "Simulated EEG is simpler than anybody's" in text
     assert "Report: d/report.html" in text
-    assert "nothing is learned" not in text
+    assert "mean nothing" not in text
 
 
 def test_only_windows_within_a_block_speak_for_it(tmp_path: Path) -> None:
