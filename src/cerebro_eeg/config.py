@@ -265,8 +265,10 @@ class ObjectiveConfig:
         )
 
 
-ReadoutPart = Literal["mean", "moments", "channels", "covariance", "amplitude", "power", "tangent"]
-FIXED_PARTS = ("channels", "covariance", "amplitude", "power", "tangent")
+ReadoutPart = Literal[
+    "mean", "moments", "channels", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands"
+]
+FIXED_PARTS = ("channels", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands")
 """Parts of a read-out that need the same channels in every window."""
 
 

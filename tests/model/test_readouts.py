@@ -1,23 +1,33 @@
 """Read-outs: known answers of every part, the same features for any order of channels, and clear errors."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import logm
+from scipy.signal import periodogram
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import ModelConfig, ReadoutConfig
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.model.bands import (
+    FINE_EDGES,
+    LEARNED_EDGES,
+    band_bins,
+    band_covariances,
+    learned_bands,
+    log_triangle,
+    shrunk,
+    symmetric,
+    upper,
+)
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import (
     Readout,
-    band_bins,
-    band_covariances,
     common_channels,
-    log_triangle,
     moment_layers,
     moments,
     tokens_after,
@@ -27,7 +37,8 @@ from cerebro_eeg.model.readouts import (
 
 NAMES = ("Fz", "C3", "C4", "O1")
 MODEL = ModelConfig(depth=4, width=16, heads=2, window=512)
-PARTS = ("mean", "moments", "channels", "covariance", "amplitude", "power", "tangent")
+SIMPLE = ("amplitude", "power", "tangent", "spectrum", "narrow", "bands")
+PARTS = ("mean", "moments", "channels", "covariance", *SIMPLE)
 ALL = ReadoutConfig(PARTS, NAMES)
 BANDS = ALL.bands
 
@@ -77,23 +88,81 @@ def test_every_bin_of_a_band_counts_once_and_a_narrow_band_has_one() -> None:
 def test_log_triangle_is_the_matrix_logarithm_of_scipy() -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 4, 9))
     covariance = x @ x.swapaxes(-1, -2) / 9
-    found = log_triangle(torch.tensor(covariance), 0.1).reshape(2, 3, -1)
+    found = log_triangle(shrunk(torch.tensor(covariance), 0.1)).reshape(2, 3, -1)
     row, column = np.triu_indices(4)
     for b in range(2):
         for k in range(3):
-            shrunk = 0.9 * covariance[b, k] + 0.1 * np.trace(covariance[b, k]) / 4 * np.eye(4)
-            wanted = logm(shrunk)[row, column] * np.where(row == column, 1, math.sqrt(2))
+            whole = 0.9 * covariance[b, k] + 0.1 * np.trace(covariance[b, k]) / 4 * np.eye(4)
+            wanted = logm(whole)[row, column] * np.where(row == column, 1, math.sqrt(2))
             np.testing.assert_allclose(found[b, k].numpy(), wanted, atol=1e-6)
 
 
 def test_the_length_of_a_triangle_is_that_of_the_matrix() -> None:
     x = torch.randn(1, 1, 5, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     covariance = x @ x.transpose(-1, -2)
-    found = log_triangle(covariance, 0.5)
+    found = log_triangle(shrunk(covariance, 0.5))
     eye = torch.eye(5, dtype=torch.float64)
-    shrunk = 0.5 * covariance + 0.5 * covariance.diagonal(dim1=-2, dim2=-1).mean() * eye
-    wanted = torch.linalg.eigvalsh(shrunk).log().square().sum().sqrt()
+    whole = 0.5 * covariance + 0.5 * covariance.diagonal(dim1=-2, dim2=-1).mean() * eye
+    wanted = torch.linalg.eigvalsh(whole).log().square().sum().sqrt()
     torch.testing.assert_close(found.norm(), wanted, rtol=1e-6, atol=0)
+
+
+def test_an_upper_triangle_is_the_whole_matrix() -> None:
+    x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    x = x + x.mT
+    assert upper(x).shape == (2, 3, 15)
+    assert torch.equal(symmetric(upper(x)), x)
+
+
+def test_the_spectrum_is_that_of_a_periodogram(encoder: Encoder) -> None:
+    x = windows()
+    found = Readout(ReadoutConfig(("spectrum",), NAMES), MODEL)(batch_of(x), encoder).reshape(3, 4, 45)
+    frequency, power = periodogram(x.double().numpy() / 15, 256, "hann", detrend="constant", scaling="density")
+    for place in range(45):  # windows of 2 s have a bin every half Hz; an edge belongs to the bin above
+        inside = (frequency >= place + 0.5) & (frequency < place + 1.5)
+        np.testing.assert_allclose(found[..., place].exp().numpy(), power[..., inside].sum(-1) / 2, rtol=1e-3)
+
+
+def test_narrow_bands_are_those_of_a_filter_bank_of_3_hz(encoder: Encoder) -> None:
+    x = windows()
+    found = Readout(ReadoutConfig(("narrow",), NAMES), MODEL)(batch_of(x), encoder)
+    edges = [0.5 + 3 * number for number in range(16)]
+    wanted = log_triangle(shrunk(band_covariances(x / 15, edges, 256), 0.05))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_learned_bands_weigh_bins_by_gaussians_and_start_side_by_side(encoder: Encoder) -> None:
+    readout, x = Readout(ReadoutConfig(("bands",), NAMES), MODEL), windows(2)
+    with torch.no_grad():
+        readout.bands.log_centre_K[3] = math.log(20.0)
+        readout.bands.log_width_K[3] = math.log(1.5)
+        readout.bands.shrinkage_K[3] = math.log(0.2 / 0.8)
+        found = readout(batch_of(x), encoder).reshape(2, 12, 10).numpy()
+    bins = band_covariances(x.double() / 15, FINE_EDGES, 256).numpy()
+    for band, (low, high) in enumerate(itertools.pairwise(LEARNED_EDGES)):
+        centre, width, share = (20.0, 1.5, 0.2) if band == 3 else ((low + high) / 2, (high - low) / 2, 0.05)
+        weight = np.exp(-(((np.arange(1, 46) - centre) / width) ** 2) / 2)
+        covariance = np.einsum("f,bfcd->bcd", weight / weight.sum(), bins)
+        row, column = np.triu_indices(4)
+        for b in range(2):
+            whole = (1 - share) * covariance[b] + (share * np.trace(covariance[b]) / 4 + 1e-8) * np.eye(4)
+            wanted = logm(whole)[row, column] * np.where(row == column, 1, math.sqrt(2))
+            np.testing.assert_allclose(found[b, band], wanted, atol=1e-3)
+
+
+def test_the_gradient_of_learned_bands() -> None:
+    bands = learned_bands().double()
+    x = torch.randn(2, 45, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cross = x @ x.mT
+    names = ("log_centre_K", "log_width_K", "shrinkage_K")
+
+    def run(*values: torch.Tensor) -> torch.Tensor:
+        for name, value in zip(names, values, strict=True):
+            delattr(bands, name)
+            setattr(bands, name, value)
+        return bands.log_covariances(cross)
+
+    assert torch.autograd.gradcheck(run, tuple(getattr(bands, name).detach().requires_grad_() for name in names))
 
 
 def test_tokens_after_blocks_are_those_of_the_encoder(encoder: Encoder) -> None:
@@ -117,7 +186,18 @@ def test_moments_are_those_of_numpy_also_for_windows_with_other_channels(encoder
 
 def test_parts_stand_side_by_side_with_the_widths_that_are_told(encoder: Encoder) -> None:
     sizes = widths(ALL, MODEL)
-    assert sizes == [16, 2 * 16 * 4, 4 * 16, 4 * 10, 4, 4 * 6, 6 * 10]  # 16 components: four groups
+    assert sizes == [
+        16,
+        2 * 16 * 4,
+        4 * 16,
+        4 * 10,
+        4,
+        4 * 6,
+        6 * 10,
+        4 * 45,
+        15 * 10,
+        12 * 10,
+    ]  # 16 components: four groups
     assert moment_layers(4) == (1, 2, 3, 4)
     assert moment_layers(8) == (2, 4, 6, 8)
     readout, batch = Readout(ALL, MODEL), batch_of(windows())
@@ -129,7 +209,7 @@ def test_parts_stand_side_by_side_with_the_widths_that_are_told(encoder: Encoder
 
 
 def test_the_order_of_channels_and_further_channels_change_no_simple_feature(encoder: Encoder) -> None:
-    readout = Readout(ReadoutConfig(("amplitude", "power", "tangent"), NAMES), MODEL)
+    readout = Readout(ReadoutConfig(SIMPLE, NAMES), MODEL)
     x = windows()
     wanted = readout(batch_of(x), encoder)
     order = [2, 0, 3, 1]
@@ -141,7 +221,7 @@ def test_the_order_of_channels_and_further_channels_change_no_simple_feature(enc
 
 
 def test_the_scale_of_the_recording_takes_its_unit_away(encoder: Encoder) -> None:
-    readout, x = Readout(ReadoutConfig(("amplitude", "power", "tangent"), NAMES), MODEL), windows()
+    readout, x = Readout(ReadoutConfig(SIMPLE, NAMES), MODEL), windows()
     louder = Batch.dense(7 * x, ids(NAMES), torch.full((3,), 7 * 15.0))
     torch.testing.assert_close(readout(louder, encoder), readout(batch_of(x), encoder), rtol=1e-4, atol=1e-4)
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, TrainingError
 from cerebro_eeg.model import small_nets
+from cerebro_eeg.model.bands import learned_bands, upper
 from cerebro_eeg.model.matrix_log import divided_differences, matrix_log
-from cerebro_eeg.model.small_nets import BAND_EDGES, BandHead, EegNet, hold_out_fifth, train_net
+from cerebro_eeg.model.small_nets import BAND_EDGES, BandHead, EegNet, hold_out_fifth, learn_bands, train_net
 
 KINDS = (EegNet, BandHead)
 SHAPES = ((14, 1280, 256.0), (32, 1280, 256.0), (18, 64, 64.0), (4, 256, 256.0), (3, 10, 256.0), (1, 5, 4.0))
@@ -244,6 +245,48 @@ def test_targets_are_predicted_in_their_unit():
     error = fit.predictions[0] - y[300:]
     assert (error.std(0) < 0.2 * y.std(0)).all()
     assert (abs(error.mean(0)) < 0.1 * y.std(0)).all()
+
+
+def fine_bins(subjects=6, each=20, channels=2, seed=0):
+    """Return covariances in bins of 1 Hz, labels and subjects; class 1 has more power at 23 Hz, and there alone."""
+    draw = np.random.default_rng(seed)
+    label = np.tile(np.arange(each) % 2, subjects)
+    x = draw.normal(size=(subjects * each, 45, channels, 6)).astype(np.float32)
+    x[:, 22] *= (1 + 2 * label)[:, None, None]
+    return upper(torch.from_numpy(x @ x.swapaxes(-1, -2) / 6)).numpy(), label, np.repeat(np.arange(subjects), each)
+
+
+def test_learned_bands_move_to_where_classes_differ():
+    x, y, _ = fine_bins()
+    share = [
+        bands.band_weights()[:, 22].max()
+        for bands in (learned_bands(), learn_bands(x, y, np.arange(len(x)), outputs=2))
+    ]
+    assert share[1] > 1.5 * share[0]
+
+
+def test_bands_learn_from_the_given_windows_alone_and_repeat_bitwise():
+    x, y, groups = fine_bins()
+    rows, other = np.flatnonzero(groups < 4), groups >= 4
+    torch.manual_seed(7)
+    before, found = torch.get_rng_state(), []
+    for _ in range(2):
+        bands = learn_bands(x, y, rows, outputs=2, balanced=True)
+        found.append(torch.cat([part.detach() for part in bands.numbers()]))
+        x[other], y[other] = 5.0, 0
+    assert torch.equal(*found)
+    assert torch.equal(before, torch.get_rng_state())
+    target = np.stack([y, 2 * y], 1).astype(np.float32)
+    values = [learn_bands(x, target, rows, outputs=2).log_centre_K]
+    target[other] = 100.0
+    values.append(learn_bands(x, target, rows, outputs=2).log_centre_K)
+    assert torch.equal(*values)
+
+
+def test_bands_refuse_what_is_not_a_number():
+    x, y, _ = fine_bins()
+    with pytest.raises(TrainingError, match="look for extreme values"):
+        learn_bands(x * np.float32(np.nan), y, np.arange(len(x)), outputs=2)
 
 
 def test_norms_are_limited_after_training():

@@ -245,11 +245,36 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     assert "The test set was scored once." in found.text
     assert "Positive: fast" in found.text
     assert found.text.count("at the threshold chosen on validation (") == 2  # of the test set and of validation
-    assert len(found.images()) == len(Page(made / "finetune" / "report.html").images()) + 3
+    assert len(found.images()) == len(Page(made / "finetune" / "report.html").images()) + 4
     sensitivity = record["first"]["summary"]["at_threshold"]["levels"]["window"]["values"]["sensitivity"]
     assert f"sensitivity {sensitivity['mean']:.3f}" in found.text
     (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
     assert "scored 3 times; the numbers are of the first time" in Page(report_finetune(run)).text
+
+
+def test_the_page_begins_with_who_wins(made, tmp_path):
+    """The test is first; the command of a saved winner does not name the folder of the run."""
+    run = shutil.copytree(made / "finetune", tmp_path / "run")
+    for name, rows in (("rivals.json", RIVALS[:1] + RIVALS[2:]), ("rivals-validation.json", RIVALS)):
+        (run / name).write_text(json.dumps({"format": 2, "rivals": rows}))
+    (run / "simple").mkdir()
+    (run / "simple" / "model.safetensors").touch()
+    text = Page(report_finetune(run)).text
+    first = text.index("Test: band power with a linear model wins by 0.200 over 9 subjects: prefer it")
+    then = text.index("Validation: power and covariance with a linear model wins by 0.300")
+    assert 0 < text.index("Beside simple features") < first < then < text.index("The test set has not been scored")
+    assert "cerebro-eeg predict my-run/simple FILES" in text
+    assert "power and covariance 1.000 0.700 -0.300 -0.400 to -0.200" in text
+    assert text.count("Our weights were chosen on these windows") == 1
+    assert str(tmp_path) not in text
+
+
+def test_colours_of_rivals_say_who_wins(tmp_path):
+    found = pixels(tmp_path, DRAWINGS["rivals"])
+    orange, blue = (found[..., 0] - found[..., 2]) > 0.5, (found[..., 2] - found[..., 0]) > 0.5
+    middle = found.shape[1] // 2
+    assert orange.sum() > 1.5 * blue.sum() > 0
+    assert orange.nonzero()[1].mean() < middle < blue.nonzero()[1].mean()
 
 
 def test_regression_and_folds_have_a_page(made, tmp_path):
@@ -332,6 +357,14 @@ CALIBRATION = {
     "bins": [{"said": 0.2, "true": 0.3, "windows": 9}, {"said": 0.8, "true": 0.7, "windows": 5}],
 }
 SUBJECTS = [[{"subject": f"s{k}", "values": {"accuracy": k / 9, "auroc": None}} for k in range(9)]]
+RIVALS = [
+    {
+        "name": name, "metric": "auroc", "subjects": 9, "ours": 0.7, "rival": 0.7 - difference, "centred": False,
+        "difference": difference, "low": difference - 0.1, "high": difference + 0.1, "encoder": True,
+        "above": float(difference > 0), "below": float(difference < 0),
+    }
+    for name, difference in (("band power", -0.2), ("power and covariance", -0.3), ("chance", 0.2))
+]  # fmt: skip
 DRAWINGS = {
     "signals": lambda c: pretrain_report.draw_signals(c, example(), MODEL),
     "bands": lambda c: pretrain_report.draw_bands(c, BANDS),
@@ -341,6 +374,7 @@ DRAWINGS = {
     "confusion": lambda c: finetune_report.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
     "calibration": lambda c: finetune_report.draw_calibration(c, {"seed 0": CALIBRATION}),
     "subjects": lambda c: finetune_report.draw_subjects(c, SUBJECTS, "accuracy"),
+    "rivals": lambda c: finetune_report.draw_rivals(c, RIVALS),
 }
 
 

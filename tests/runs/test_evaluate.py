@@ -592,7 +592,7 @@ def test_events_of_a_seizure_task(clinic, tmp_path):
         f"events of seizure (SzCORE), at the same threshold ({threshold:.3f})",
     ]
     assert list(blocks)[:-1] == rules
-    assert list(blocks)[-1].startswith("simple rivals on the same windows (AUROC by window; ours ")
+    assert list(blocks)[-1].startswith("beside rivals on the same test windows (AUROC by window; ours ")
     held = [[n for n in ("AUROC", "kappa", "specificity", "false alarms") if n in block] for block in blocks.values()]
     assert held == [["AUROC"], ["kappa"], ["specificity"], ["false alarms"], ["AUROC"]]
     page = (tmp_path / "run" / "report.html").read_text()

@@ -6,18 +6,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import train_stores
 from cerebro_eeg.config import FinetuneConfig, ObjectiveConfig, Preset, PretrainConfig, ReadoutConfig
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.model import small_nets
+from cerebro_eeg.model.bands import learned_bands
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.readouts import Readout
 from cerebro_eeg.runs import finetune, linear_models
 from cerebro_eeg.runs.evaluate import evaluate
 from cerebro_eeg.runs.linear_models import LabelledFeatures, fit_chosen, groups_of, score, subject_folds
-from cerebro_eeg.runs.readout_choice import AUTO, READOUTS, fit_readout, head_outputs, install, raw_features
+from cerebro_eeg.runs.readout_choice import (
+    AUTO,
+    READOUTS,
+    STACKS,
+    WIDE,
+    BandLearner,
+    fit_readout,
+    fitting_names,
+    head_outputs,
+    install,
+    members,
+    raw_features,
+    readout_config,
+)
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.scores.predictions import Predictions, headline
@@ -36,6 +52,12 @@ def store(tmp_path_factory):
         patch.setattr(train_stores, "MONTAGES", [("Fp1", "Cz", "O1"), ("O1", "Fp1", "Cz", "Pz")])
         make_store(folder, subjects=24, seconds=8)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Bands learn in few steps here; their own tests have them all."""
+    monkeypatch.setattr(small_nets, "_BAND_STEPS", 30)
 
 
 def train(store, out, task="alpha", lines=None, start=None, **changes):
@@ -110,6 +132,43 @@ def test_a_stack_is_the_weighted_sum_and_one_linear_model(shift):
     np.testing.assert_allclose(found.outputs(data.raw_BP, data.group_B), summed, atol=1e-4)
     held = blend * alone["a"].own_held_out + (1 - blend) * alone["b"].own_held_out
     np.testing.assert_allclose(found.own_held_out, held, atol=1e-5)
+
+
+def test_a_stack_may_be_part_of_a_stack_and_its_shares_multiply():
+    data = made()
+    data = dataclasses.replace(data, sizes={"power": 2, "spectrum": 1, "tangent": 5})
+    parts = {"a": ("power",), "b": ("spectrum",), "c": ("tangent",)}
+    stacks = {"inner": ("a", "b"), "outer": ("c", "inner")}
+    found = fit_chosen(data, parts, stacks, only=["outer"], centring=False)
+    assert (found.name, found.parts) == ("outer", ("tangent", "power", "spectrum"))
+    blend = {one.name: one.blend for one in found.tried}
+    share = {"c": blend["outer"], "a": (1 - blend["outer"]) * blend["inner"]}
+    share["b"] = 1 - share["c"] - share["a"]
+    alone = {name: fit_chosen(data, {name: of}, centring=False) for name, of in parts.items()}
+    outputs = {name: one.outputs(data.features(parts[name]), data.group_B) for name, one in alone.items()}
+    summed = sum(share[name] * output for name, output in outputs.items())
+    np.testing.assert_allclose(found.outputs(data.features(found.parts), data.group_B), summed, atol=1e-4)
+    held = sum(share[name] * one.own_held_out for name, one in alone.items())
+    np.testing.assert_allclose(found.own_held_out, held, atol=1e-5)
+
+
+def test_learned_features_are_learned_anew_without_the_subjects_of_each_fold():
+    """The learner here knows the truth of what it is fitted on, and nothing of other windows."""
+    data, asked = made(), []
+
+    def learner(fitted):
+        asked.append(set(data.group_B[fitted]))
+        known = np.zeros((len(data.label_B), 5), np.float32)
+        known[fitted, 0] = data.label_B[fitted]
+        return known
+
+    data.raw_BP[:, 3] = data.label_B  # as all windows have taught it
+    found = fit_chosen(dataclasses.replace(data, learners={"tangent": learner}), {"learned": ("tangent",)})
+    assert len(asked) == 5
+    assert all(len(groups) in (9, 10) for groups in asked)  # of 12 subjects, in five folds
+    assert found.score < 0.6
+    outputs = found.outputs(data.raw_BP[:, 3:], data.group_B)
+    assert score(data, outputs) > 0.99
 
 
 def test_wide_features_are_fitted_on_their_principal_axes_with_the_same_result(monkeypatch):
@@ -209,6 +268,56 @@ def test_a_saved_head_answers_as_the_linear_model_that_was_chosen(store, name, c
     np.testing.assert_allclose(answered, found.outputs(raw_BP, groups_of(split.train)), atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["narrow", "everything"])
+def test_the_saved_head_gives_the_outputs_of_the_fitted_model(store, tmp_path, name):
+    """Features of the windows are computed once more by the loaded model, live and by batch."""
+    one = train(store, tmp_path / "run", readout=name)
+    loaded, opened = Cerebro.from_pretrained(weights_of(one)), Store(store)
+    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
+    with process_group("cpu") as processes:
+        fresh = Cerebro.from_pretrained(weights_of(one))
+        fitted = fit_readout(fresh, opened, split, name, processes)
+        for value, other in zip(fresh.state_dict().values(), loaded.state_dict().values(), strict=True):
+            assert torch.equal(value, other)  # nothing is drawn at random
+        raw = raw_features(loaded, loaded.readout, opened, split.test, processes, None, None)
+        expected = fitted.model.outputs(raw, groups_of(split.test))
+        found = head_outputs(loaded, opened, split.test, processes)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    if "bands" in READOUTS[name]:
+        assert not torch.allclose(loaded.readout.bands.log_centre_K, learned_bands().log_centre_K, atol=0.01)
+
+
+def test_learned_features_are_those_that_the_head_reads(store):
+    opened = Store(store)
+    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
+    model = Cerebro(2, config=MODEL, n_times=split.train.samples)
+    readout = Readout(readout_config(["bands"], ["Fp1", "Cz", "O1"]), model.config)
+    rows = np.arange(0, len(split.train), 2)
+    with process_group("cpu") as processes:
+        learner = BandLearner(model, readout, opened, [split.train], processes, None, False)
+        readout.bands.load_state_dict(learner.fitted(rows).state_dict())
+        raw = raw_features(model, readout, opened, split.train, processes, None, None)
+    np.testing.assert_allclose(learner(rows), raw, atol=1e-4)
+
+
+def test_many_shared_channels_leave_narrow_bands_out_of_the_choice():
+    few, many = ([f"c{number}" for number in range(count)] for count in (WIDE - 1, WIDE))
+    lines = []
+    assert fitting_names("auto", few, lines.append) == AUTO
+    assert fitting_names("whole", many, lines.append) == ("whole",)
+    assert not lines
+    assert not {"narrow", "fine", "signal", "whole"} & set(fitting_names("auto", many, lines.append))
+    assert lines[0].startswith(f"note: the windows share {WIDE} channels, so narrow bands are not tried")
+
+
+def test_the_parts_of_a_stack_are_those_of_its_members():
+    for name, pair in STACKS.items():
+        assert set(READOUTS[name]) == {part for one in pair for part in READOUTS[one]}
+        candidates, stacks = members([name])
+        assert list(stacks)[-1] == name
+        assert set(candidates) | set(stacks) >= set(pair)
+
+
 def test_values_keep_their_unit(store, tmp_path):
     one = train(store, tmp_path / "run", "level", readout="simple")
     evaluate(tmp_path / "run", store, device="cpu", rivals=False)
@@ -234,6 +343,14 @@ def test_gradient_steps_train_a_head_on_a_read_out(store, tmp_path, changes):
     assert not model.head.centred
     with pytest.raises(ConfigError, match="auto chooses among exact probes"):
         train(store, tmp_path / "other", readout="auto", steps=3, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"freeze": False}, {"freeze": True, "solver": "adamw"}])
+def test_gradient_steps_move_the_bands_and_save_them(store, tmp_path, changes):
+    one = train(store, tmp_path / "run", readout="bands", steps=3, **changes)
+    model, start = Cerebro.from_pretrained(weights_of(one)), learned_bands()
+    for found, before in zip(model.readout.bands.numbers(), start.numbers(), strict=True):
+        assert not torch.equal(found, before)
 
 
 def test_adapters_begin_with_the_read_outs_probe_and_are_not_worse_on_validation(store, tmp_path):

@@ -41,14 +41,14 @@ def test_the_better_model_is_ahead_in_all_draws() -> None:
     assert found.high is not None
     assert 0 < found.low < found.difference < found.high
     turned = paired([bad], good)
-    assert turned.above == 0.0
+    assert (turned.above, turned.below) == (0.0, 1.0)
     assert turned.low == pytest.approx(-found.high)
 
 
 def test_a_model_against_itself_is_no_difference() -> None:
     one = predictions(1.0)
     found = paired([one], one)
-    assert (found.difference, found.low, found.high, found.above) == (0.0, 0.0, 0.0, 0.0)
+    assert (found.difference, found.low, found.high, found.above, found.below) == (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_pairing_is_narrower_than_two_intervals() -> None:
@@ -77,7 +77,7 @@ def test_seeds_are_averaged_and_the_order_of_windows_says_nothing() -> None:
 
 def test_five_subjects_have_no_interval() -> None:
     found = paired([predictions(0.2, subjects=5)], predictions(2.0, 1, subjects=5))
-    assert (found.low, found.high, found.above) == (None, None, None)
+    assert (found.low, found.high, found.above, found.below) == (None, None, None, None)
     assert found.difference > 0
 
 

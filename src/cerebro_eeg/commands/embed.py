@@ -107,7 +107,7 @@ def embed(
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.fast import packed
-    from cerebro_eeg.runs.embed import check_level, embed_windows, feature_shape, row_names
+    from cerebro_eeg.runs.embed import check_level, embed_windows, feature_shape, reads_tokens, row_names
     from cerebro_eeg.runs.features import FeatureFile, check_target
     from cerebro_eeg.runs.predict import (
         find_inputs,
@@ -126,7 +126,8 @@ def embed(
     given = find_inputs(files, key)
     loaded = load_model(model).to(chosen)
     handling, mains = with_common_mains(handling, given, loaded.config)
-    reader = make_reader(loaded, seconds=seconds, stride=stride, handling=handling)
+    tokens = reads_tokens(level, layer)
+    reader = make_reader(loaded, seconds=seconds, stride=stride, handling=handling, tokens=tokens)
     check_level(reader.config, level, layer)
     shape = feature_shape(reader, level, layer)
     write_map(map, given)
@@ -161,5 +162,5 @@ def embed(
         reader.text(),
         tuple(failures),
         show_paths,
-        tuple(filter(None, [random_words(loaded)])),
+        tuple(filter(None, [random_words(loaded, tokens)])),
     )

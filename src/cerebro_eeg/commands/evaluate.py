@@ -20,6 +20,7 @@ def evaluate(
     untrained: Literal["error", "nearest", "drop", "as_is"] | None = None,
     resamples: int = 1000,
     rivals: bool = True,
+    random_weights: bool = False,
     device: str = "auto",
     threads: int | None = None,
 ) -> EvaluateResult:
@@ -42,8 +43,10 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
-        rivals: Score simple features (band power, filter-bank covariance, both) with a linear model on the same test
-            windows, with the paired difference over subjects and a sentence on who wins.
+        rivals: Simple rivals (band power, covariances in bands, both, with narrow bands; each with a linear model)
+            on the same test windows, with the paired difference over subjects and a sentence on who wins.
+        random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
+            always there.
         device: auto, cpu, cuda, cuda:1 or mps.
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
@@ -67,6 +70,7 @@ def evaluate(
         untrained=untrained,
         resamples=resamples,
         rivals=rivals,
+        random_weights=random_weights,
         say=progress.say,
     )
     if split == "test":

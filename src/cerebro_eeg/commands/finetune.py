@@ -24,7 +24,24 @@ def finetune(
     freeze: bool = False,
     lora: int | None = None,
     few: bool = False,
-    readout: Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
+    readout: Literal[
+        "auto",
+        "mean",
+        "moments",
+        "channels",
+        "power",
+        "tangent",
+        "simple",
+        "spectrum",
+        "narrow",
+        "fine",
+        "signal",
+        "bands",
+        "encoder",
+        "hybrid",
+        "whole",
+        "everything",
+    ]
     | None = None,
     solver: Literal["exact", "adamw"] = "exact",
     seeds: int = 1,
@@ -42,6 +59,8 @@ def finetune(
     rate: Literal["error", "as_is"] = "error",
     untrained: Literal["error", "nearest", "drop", "as_is"] = "error",
     paper: bool = False,
+    rivals: bool = True,
+    random_weights: bool = False,
     set: tuple[str, ...] = (),
     engine: Engine = Engine(),
 ) -> FinetuneResult:
@@ -73,9 +92,12 @@ def finetune(
             (or --steps) at a rate of 1e-4 (or --lr). Validation chooses among averaged weights and the probe itself.
         readout: What the head reads of a window: the mean of the last tokens, as in the paper; moments (mean and
             deviation over tokens of four layers); channels (mean token of every channel); power (log band power);
-            tangent (log covariances in frequency bands); simple (these two, no encoder); encoder (moments, covariances
-            of tokens between channels, amplitude); hybrid (encoder and simple). auto, the default with --freeze,
-            chooses by cross-validation over training and validation subjects. Otherwise it is the mean.
+            tangent (log covariances in frequency bands); simple (these two); spectrum and narrow (the same in bins of
+            1 Hz and bands of 3 Hz); fine (these two); signal (simple and fine); bands (log covariances in learned
+            bands); encoder (moments, covariances of tokens between channels, amplitude); hybrid (encoder and simple);
+            whole (encoder and signal); everything (whole and bands). From power to bands none needs the encoder. auto,
+            the default with --freeze, chooses by cross-validation over training and validation subjects. Otherwise it
+            is the mean.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
         seeds: How many trainings, each with a seed of its own, from --seed on. The exact probe of given weights draws
             nothing at random and is trained once.
@@ -93,6 +115,10 @@ def finetune(
         rate: What to do with a store of another rate than the model's.
         untrained: With --freeze, --lora or --few: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
+        rivals: Simple rivals (band power, filter-bank covariance, both, each with a linear model) on the same
+            validation windows, and who wins; one that wins is saved beside the trainings, in the folder simple.
+        random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
+            always there.
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
@@ -152,7 +178,18 @@ def finetune(
         progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
     steps_line = StepLine(progress)
     try:
-        result = runs.finetune(store, out, chosen, options, engine, start, say=progress.say, tell=steps_line.tell)
+        result = runs.finetune(
+            store,
+            out,
+            chosen,
+            options,
+            engine,
+            start,
+            rivals=rivals,
+            random_weights=random_weights,
+            say=progress.say,
+            tell=steps_line.tell,
+        )
         if result.first:
             write_page(lambda tell: report_finetune(out, tell=tell), progress)
     finally:

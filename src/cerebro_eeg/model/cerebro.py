@@ -350,6 +350,11 @@ class Cerebro(hub.Shareable, nn.Module):
         encoder = self.config.normalization == "recording" or self.config.amplitude
         return encoder or (self.readout is not None and self.readout.needs_scale)
 
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether the head, or the features without one, read the encoder: simple features alone do not."""
+        return self.readout is None or bool(self.readout.layers())
+
     def freeze(self) -> Self:
         """Freeze the encoder for linear probing: it gets no gradient, stays in eval mode, and nothing in it changes."""
         return self._set_frozen(True)

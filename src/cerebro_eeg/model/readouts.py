@@ -13,6 +13,9 @@ part           features of a window
 ``amplitude``  log standard deviation of every channel, relative to the recording
 ``power``      log power of every channel in frequency bands, relative to the recording; no encoder
 ``tangent``    log covariance of the channels in frequency bands, relative to the recording; no encoder
+``spectrum``   log power of every channel in bins of 1 Hz from 1 to 45 Hz, relative to the recording; no encoder
+``narrow``     log covariance of the channels in 15 bands of 3 Hz, relative to the recording; no encoder
+``bands``      log covariance of the channels in 12 learned bands, relative to the recording; no encoder
 =============  =======================================================================================================
 
 All parts but the first two need the same channels in every window, in one order. They find them by their electrodes.
@@ -22,7 +25,6 @@ Legend: **B** windows, **R** rows, **C** channels of the read-out, **T** samples
 **D** width, **K** components, **P** features.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -36,14 +38,26 @@ from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import ModelConfig, ReadoutConfig
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.fast import Residual
+from cerebro_eeg.model.bands import (
+    FINE_EDGES,
+    LEARNED_EDGES,
+    NARROW,
+    TINY,
+    band_covariances,
+    learned_bands,
+    log_triangle,
+    shrunk,
+    upper,
+)
 from cerebro_eeg.model.encoder import Encoder, Tokens
-from cerebro_eeg.model.matrix_log import matrix_log
 from cerebro_eeg.model.patches import loudness
 
 GROUPS = ((0, 2), (2, 4), (4, 8), (8, 16), (16, 32))
 """Principal components of tokens that share a covariance: each group holds as many as all before it."""
-_TINY = 1e-8
-"""Added to power before the logarithm, so that a flat channel stays finite. Signals are divided by their scale."""
+_COARSE = {"power", "tangent"}
+"""Parts that read the covariances in the bands of the config."""
+_FINE = {"spectrum", "narrow", "bands"}
+"""Parts that read the covariances in bins of 1 Hz."""
 
 
 class Readout(nn.Module):
@@ -62,8 +76,8 @@ class Readout(nn.Module):
         if "covariance" in config.parts:
             self.register_buffer("centre_D", torch.zeros(model.width))
             self.register_buffer("components_DK", torch.eye(model.width)[:, : components(model)])
-        pairs = [Channel(*name.split("-")).ids for name in config.channels]
-        self._ids = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+        self.bands = learned_bands() if "bands" in config.parts else None
+        self._ids = _pairs(config.channels)
 
     def forward(self, batch: Batch, encoder: Encoder, noise_K2B: Tensor | None = None) -> Tensor:
         """Return the standardised features (B, P) of a batch."""
@@ -71,24 +85,36 @@ class Readout(nn.Module):
 
     def raw(self, batch: Batch, encoder: Encoder, noise_K2B: Tensor | None = None) -> Tensor:
         """Return the features (B, P) as they are, part after part."""
+        layers = tokens_after(encoder, batch, self.layers(), noise_K2B) if self.layers() else {}
+        return self.read(batch, layers)
+
+    def read(self, batch: Batch, layers: Mapping[int, Tokens]) -> Tensor:
+        """Return the same features from the tokens of its layers, which several read-outs can share."""
         grid = _FixedGrid(batch, self._ids, self.config.channels) if self.config.channels else None
         kind = batch.signal_RT.device.type
         found: list[Tensor] = []
-        layers = tokens_after(encoder, batch, self.layers(), noise_K2B) if self.layers() else {}
         with torch.autocast(kind, enabled=False):
-            cross = None
+            coarse = self._covariances(grid, self.config.bands) if _COARSE & set(self.config.parts) else None
+            fine = self._covariances(grid, FINE_EDGES) if _FINE & set(self.config.parts) else None
             for part in self.config.parts:
-                if part in ("power", "tangent") and cross is None:
-                    assert grid is not None
-                    cross = band_covariances(grid.signal(), self.config.bands, self.model.signal.sfreq)
-                found.append(self._part(part, grid, layers, cross))
+                found.append(self._part(part, grid, layers, fine if part in _FINE else coarse))
         like = self.shift_P.dtype
         return torch.cat([features_BP.to(like) for features_BP in found], 1)
 
     @property
     def needs_scale(self) -> bool:
         """Whether it reads the scale of the recording."""
-        return bool({"amplitude", "power", "tangent"} & set(self.config.parts))
+        return bool(({"amplitude"} | _COARSE | _FINE) & set(self.config.parts))
+
+    def cross_spectra(self, batch: Batch) -> Tensor:
+        """Return the covariances of the channels in bins of 1 Hz, which ``bands`` reads, as triangles (B, F, P)."""
+        grid = _FixedGrid(batch, self._ids, self.config.channels)
+        with torch.autocast(batch.signal_RT.device.type, enabled=False):
+            return upper(self._covariances(grid, FINE_EDGES))
+
+    def _covariances(self, grid: "_FixedGrid | None", edges: Sequence[float]) -> Tensor:
+        assert grid is not None
+        return band_covariances(grid.signal(), edges, self.model.signal.sfreq)
 
     def layers(self) -> tuple[int, ...]:
         """Return the blocks after which tokens are read, in order; none if no part needs the encoder."""
@@ -111,10 +137,15 @@ class Readout(nn.Module):
         if part == "amplitude":
             return grid.loudness()
         assert cross_BKCC is not None
-        if part == "power":
+        if part in ("power", "spectrum"):
             power_BCK = cross_BKCC.diagonal(dim1=-2, dim2=-1).transpose(1, 2)
-            return (power_BCK + _TINY).log().flatten(1)
-        return log_triangle(cross_BKCC, self.config.shrinkage)
+            return (power_BCK + TINY).log().flatten(1)
+        if part == "bands":
+            assert self.bands is not None
+            return self.bands.log_covariances(cross_BKCC)
+        if part == "narrow":  # a sum over bins is the covariance in the band that they form
+            cross_BKCC = cross_BKCC.unflatten(1, (-1, NARROW)).sum(2)
+        return log_triangle(shrunk(cross_BKCC, self.config.shrinkage))
 
     def _covariance(self, token_BCNK: Tensor) -> Tensor:
         """Return the log covariances of channels over patches and components, for each group of components."""
@@ -124,7 +155,7 @@ class Readout(nn.Module):
             if first < most:
                 x_BCM = token_BCNK[..., first : min(last, most)].flatten(2)
                 found.append(x_BCM @ x_BCM.transpose(1, 2) / x_BCM.shape[-1])
-        return log_triangle(torch.stack(found, 1), self.config.shrinkage)
+        return log_triangle(shrunk(torch.stack(found, 1), self.config.shrinkage))
 
     @torch.no_grad()
     def fit_components(self, tokens_MD: Tensor) -> None:
@@ -187,7 +218,7 @@ def layers_of(config: ReadoutConfig, depth: int) -> tuple[int, ...]:
 
 def widths(config: ReadoutConfig, model: ModelConfig) -> list[int]:
     """Return the number of features of each part."""
-    channels, bands = len(config.channels), len(config.bands) - 1
+    channels, bands, fine = len(config.channels), len(config.bands) - 1, len(FINE_EDGES) - 1
     triangle = channels * (channels + 1) // 2
     groups = sum(first < components(model) for first, _ in GROUPS)
     sizes: dict[str, int] = {
@@ -198,6 +229,9 @@ def widths(config: ReadoutConfig, model: ModelConfig) -> list[int]:
         "amplitude": channels,
         "power": channels * bands,
         "tangent": bands * triangle,
+        "spectrum": channels * fine,
+        "narrow": fine // NARROW * triangle,
+        "bands": (len(LEARNED_EDGES) - 1) * triangle,
     }
     return [sizes[part] for part in config.parts]
 
@@ -254,53 +288,6 @@ def moments(tokens: Tokens) -> Tensor:
     return torch.cat([mean_BD, (variance_BD + 1e-12).sqrt()], 1)
 
 
-# The signal's bands
-
-
-def band_covariances(signal_BCT: Tensor, bands: Sequence[float], sfreq: float) -> Tensor:
-    """Return the covariance of the channels in each frequency band, (B, K, C, C).
-
-    By Parseval's theorem it is a sum over the bins of a Fourier transform, which needs no filter. A Hann window keeps
-    slow waves out of the other bands. Covariances have the unit of the signal squared.
-    """
-    samples = signal_BCT.shape[-1]
-    hann_T = torch.hann_window(samples, periodic=True, dtype=signal_BCT.dtype, device=signal_BCT.device)
-    centred_BCT = signal_BCT - signal_BCT.mean(-1, keepdim=True)
-    bins_BCF = torch.fft.rfft(centred_BCT * hann_T)
-    bins_BCF = bins_BCF / (samples * hann_T.square().mean() / 2).sqrt() / math.sqrt(samples)
-    found = []
-    for first, last in band_bins(bands, samples, sfreq):
-        part_BCF = torch.view_as_real(bins_BCF[..., first:last]).flatten(2)
-        found.append(part_BCF @ part_BCF.transpose(1, 2))
-    return torch.stack(found, 1)
-
-
-def band_bins(bands: Sequence[float], samples: int, sfreq: float) -> list[tuple[int, int]]:
-    """Return the first bin of each band and the one after its last; a narrow band has at least one."""
-    most = samples // 2
-    found = []
-    for low, high in pairwise(bands):
-        first = min(max(1, math.ceil(low * samples / sfreq - 1e-9)), most)
-        last = min(max(first + 1, math.ceil(high * samples / sfreq - 1e-9)), most + 1)
-        found.append((first, last))
-    return found
-
-
-def log_triangle(covariance_BKCC: Tensor, shrinkage: float) -> Tensor:
-    """Return the upper triangles of log covariances, (B, K C (C + 1) / 2), after shrinkage to a multiple of one.
-
-    Entries off the diagonal are multiplied with the square root of two, so that distances stay those of the matrices.
-    """
-    size = covariance_BKCC.shape[-1]
-    mean_BK11 = covariance_BKCC.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    eye_CC = torch.eye(size, dtype=covariance_BKCC.dtype, device=covariance_BKCC.device)
-    shrunk_BKCC = (1 - shrinkage) * covariance_BKCC + (shrinkage * mean_BK11 + _TINY) * eye_CC
-    log_BKCC = matrix_log(shrunk_BKCC)
-    row, column = torch.triu_indices(size, size, device=log_BKCC.device)
-    weight = torch.where(row == column, 1.0, math.sqrt(2)).to(log_BKCC.dtype)
-    return (log_BKCC[..., row, column] * weight).flatten(1)
-
-
 # The channels of the read-out
 
 
@@ -352,6 +339,16 @@ class _FixedGrid:
         signal_RT = self._batch.signal_RT
         signal_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32))
         return self.pick(loudness(signal_RT, self._scale()))
+
+
+def fixed_signal(batch: Batch, channels: Sequence[str]) -> Tensor:
+    """Return the signal of named channels, divided by the scale of its recording, (B, C, T)."""
+    return _FixedGrid(batch, _pairs(channels), channels).signal()
+
+
+def _pairs(channels: Sequence[str]) -> Tensor:
+    """Return the electrode ids of channels, (C, 2)."""
+    return torch.tensor([Channel(*name.split("-")).ids for name in channels], dtype=torch.int64).reshape(-1, 2)
 
 
 def common_channels(montages: Iterable[Sequence[str]], ids: Callable[[tuple[str, ...]], np.ndarray]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Legend: **B** windows, **C** channels, **T** samples, **M** filters, **K** bands
 imaginary parts of the bins, **S** subjects, **O** outputs.
 """
 
+import contextlib
 import itertools
 import math
 import time
@@ -22,16 +23,16 @@ from torch import Tensor, nn
 
 from cerebro_eeg.batch import onto
 from cerebro_eeg.errors import ConfigError, InputError, TrainingError
-from cerebro_eeg.model.matrix_log import matrix_log
+from cerebro_eeg.model.bands import LearnedBands, learned_bands, log_triangle, shrunk, symmetric
 
 BAND_EDGES = (1.0, 4.0, 8.0, 13.0, 20.0, 30.0, 45.0)
 """The edges, in Hz, of the six bands that a :class:`BandHead` starts with."""
 
 _POOLED_RATE = 32.0  # Hz after the first pooling of EEGNet: the paper's 128 Hz divided by 4
-_LEAST_POWER = 1e-8  # added to covariances of scaled windows, so that a flat window has a logarithm
 _LEAST_SUBJECTS = 5  # with fewer there is no fifth of them to hold out
 _PATIENCE = 10  # epochs without a lower held-out loss until the choice of epochs ends
 _PREDICTED_AT_ONCE = 256
+_BAND_STEPS, _BAND_BATCH = 300, 64  # of learn_bands
 _SECONDS = 10.0  # between two lines of progress
 
 
@@ -82,7 +83,7 @@ class EegNet(nn.Module):
             weight.copy_(weight.renorm(2, 0, most))
 
 
-class BandHead(nn.Module):
+class BandHead(LearnedBands):
     """A linear head on the logarithms of channel covariances in six learned frequency bands.
 
     A band weighs the bins of the spectrum by a Gaussian with a learned centre and width. Its covariance is shrunk by
@@ -90,27 +91,15 @@ class BandHead(nn.Module):
     """
 
     taper_T: Tensor
-    bins_F: Tensor
-    upper_2P: Tensor
-    factor_P: Tensor
 
     def __init__(self, channels: int, samples: int, outputs: int, sfreq: float = 256.0) -> None:
-        super().__init__()
         _check_sizes(channels, samples, outputs, sfreq)
+        super().__init__(BAND_EDGES, torch.fft.rfftfreq(samples, 1 / sfreq))
         self.channels, self.samples, self.outputs = channels, samples, outputs
-        low_K, high_K = torch.tensor(BAND_EDGES[:-1]), torch.tensor(BAND_EDGES[1:])
-        self.log_centre_K = nn.Parameter(((low_K + high_K) / 2).log())
-        self.log_width_K = nn.Parameter(((high_K - low_K) / 2).log())
-        self.shrinkage_K = nn.Parameter(torch.full((len(low_K),), math.log(0.05 / 0.95)))
         taper_T = torch.hann_window(samples)
         # White noise of variance 1 has a power of 1 in every bin of this taper.
         self.register_buffer("taper_T", taper_T / taper_T.square().sum().sqrt(), persistent=False)
-        self.register_buffer("bins_F", torch.fft.rfftfreq(samples, 1 / sfreq), persistent=False)
-        upper_2P = torch.triu_indices(channels, channels)
-        factor_P = torch.where(upper_2P[0] == upper_2P[1], 1.0, math.sqrt(2))
-        self.register_buffer("upper_2P", upper_2P, persistent=False)
-        self.register_buffer("factor_P", factor_P, persistent=False)
-        features = len(low_K) * len(factor_P)
+        features = (len(BAND_EDGES) - 1) * channels * (channels + 1) // 2
         self.norm = nn.BatchNorm1d(features, affine=False)
         self.dropout = nn.Dropout(0.5)
         self.head = nn.Linear(features, outputs)
@@ -119,10 +108,7 @@ class BandHead(nn.Module):
 
     def forward(self, x_BCT: Tensor) -> Tensor:
         """Return logits or values (B, O)."""
-        log_BKCC = matrix_log(self.covariances(x_BCT))
-        # The root of 2 counts a pair of channels twice, so the length of the features is the norm of the matrix.
-        feature_BKP = log_BKCC[..., self.upper_2P[0], self.upper_2P[1]] * self.factor_P
-        return self.head(self.dropout(self.norm(feature_BKP.flatten(1))))
+        return self.head(self.dropout(self.norm(log_triangle(self.covariances(x_BCT)))))
 
     def covariances(self, x_BCT: Tensor) -> Tensor:
         """Return the shrunk covariances (B, K, C, C) of the windows in the bands."""
@@ -130,19 +116,23 @@ class BandHead(nn.Module):
         spectrum_BCF = torch.fft.rfft((x_BCT - x_BCT.mean(-1, keepdim=True)) * self.taper_T)
         parts_B1CG = torch.cat((spectrum_BCF.real, spectrum_BCF.imag), -1).unsqueeze(1)
         weight_K1G = self.band_weights().repeat(1, 2).unsqueeze(1)
-        covariance_BKCC = (parts_B1CG * weight_K1G) @ parts_B1CG.mT
-        identity_CC = torch.eye(self.channels, dtype=x_BCT.dtype, device=x_BCT.device)
-        mean_BK11 = covariance_BKCC.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        share_K11 = self.shrinkage_K.sigmoid()[:, None, None]
-        return (1 - share_K11) * covariance_BKCC + (share_K11 * mean_BK11 + _LEAST_POWER) * identity_CC
+        return shrunk((parts_B1CG * weight_K1G) @ parts_B1CG.mT, self.shares())
 
-    def band_weights(self) -> Tensor:
-        """Return the weights (K, F) of the bins in each band; their sum is 1.
 
-        A softmax of the exponent divides Gaussians by their sums, also where a band lies far above the last bin.
-        """
-        centre_K1, width_K1 = self.log_centre_K.exp()[:, None], self.log_width_K.exp()[:, None]
-        return (-((self.bins_F - centre_K1) / width_K1).square() / 2).softmax(-1)
+class _BandLearner(nn.Module):
+    """Learned bands with the head of a :class:`BandHead`, on the triangles of covariances in bins of 1 Hz."""
+
+    def __init__(self, bins: int, pairs: int, outputs: int, sfreq: float) -> None:
+        super().__init__()
+        self.bands = learned_bands()
+        last = nn.Linear(len(self.bands.log_centre_K) * pairs, outputs)
+        self.head = nn.Sequential(nn.BatchNorm1d(last.in_features, affine=False), nn.Dropout(0.5), last)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, cross_BFP: Tensor) -> Tensor:
+        """Return logits or values (B, O)."""
+        return self.head(self.bands.log_covariances(symmetric(cross_BFP)))
 
 
 @dataclass(frozen=True)
@@ -194,18 +184,65 @@ def train_net(
     held_N = hold_out_fifth(groups, goal.y.double().reshape(len(train_x), -1).mean(1).numpy(), seed)
     plan = _Plan(make, train_x, goal.onto(device), outputs, seed, sfreq, epochs, batch, rate, decay, device, _Talk(say))
     gpu = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
+    with torch.random.fork_rng(gpu), _refusing_nan():
+        losses = _rehearse(plan, held_N) if held_N.any() else []
+        best = int(np.argmin(losses)) + 1 if losses else epochs
+        *_, net = itertools.islice(_train(plan, np.arange(len(train_x)), "all subjects", best), best)
+        predictions = tuple((_outputs(plan, net, x) * goal.unit_O + goal.zero_O).numpy() for x in predict_x)
+    held_out = tuple(str(subject) for subject in np.unique(groups[held_N]))
+    return NetFit(predictions, best, held_out, tuple(losses))
+
+
+def learn_bands(
+    cross_NFP: NDArray[np.float32],
+    y: NDArray[np.int64] | NDArray[np.floating],
+    row_N: NDArray[np.intp],
+    *,
+    outputs: int,
+    seed: int = 0,
+    balanced: bool = False,
+) -> LearnedBands:
+    """Return frequency bands that were learned, together with a linear head, on the windows ``row_N``.
+
+    ``cross_NFP`` are triangles of the covariances of all windows in bins of 1 Hz, and ``y`` the classes or targets. The
+    head is left aside, because one that is fitted exactly afterwards does better on new subjects. Training takes about
+    300 steps, however many windows there are, on one thread of the CPU: equal seeds give equal bits.
+    """
+    goal = _classes(y, outputs, balanced, row_N) if y.ndim == 1 else _targets(y, row_N)
+    epochs = max(1, round(_BAND_STEPS * _BAND_BATCH / len(row_N)))
+    plan = _Plan(
+        _BandLearner,
+        cross_NFP,
+        goal,
+        outputs,
+        seed,
+        sfreq=0.0,  # the bins of 1 Hz are those of any rate
+        epochs=epochs,
+        batch=_BAND_BATCH,
+        rate=1e-3,
+        decay=1e-2,
+        device=torch.device("cpu"),
+        talk=_Talk(None),
+        haste=30.0,
+    )
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]), _refusing_nan(), contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, threads)
+        torch.set_num_threads(1)  # more would mostly wait for each other: the matrices are small
+        *_, net = _train(plan, row_N, "bands", epochs)
+    assert isinstance(net, _BandLearner)
+    return net.bands.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _refusing_nan() -> Iterator[None]:
+    """Raise an error of ours where torch finds no eigenvalues."""
     try:
-        with torch.random.fork_rng(gpu):
-            losses = _rehearse(plan, held_N) if held_N.any() else []
-            best = int(np.argmin(losses)) + 1 if losses else epochs
-            *_, net = itertools.islice(_train(plan, np.arange(len(train_x)), "all subjects", best), best)
-            predictions = tuple((_outputs(plan, net, x) * goal.unit_O + goal.zero_O).numpy() for x in predict_x)
+        yield
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise TrainingError(
             "a covariance of the small network is not a number; look for extreme values in the windows"
         ) from error
-    held_out = tuple(str(subject) for subject in np.unique(groups[held_N]))
-    return NetFit(predictions, best, held_out, tuple(losses))
 
 
 def hold_out_fifth(groups: NDArray[Any], order: NDArray[np.float64], seed: int) -> NDArray[np.bool_]:
@@ -246,17 +283,25 @@ class _Goal:
         return F.cross_entropy(output_BO, y, self.weight_O, reduction="sum"), self.weight_O[y].sum()
 
 
-def _classes(label_N: NDArray[Any], outputs: int, balanced: bool) -> _Goal:
-    """Return the goal for classes. A class without windows gets no weight, because none of its windows is asked for."""
+def _classes(label_N: NDArray[Any], outputs: int, balanced: bool, row_N: NDArray[np.intp] | None = None) -> _Goal:
+    """Return the goal for classes, whose weights are counted over some windows or all.
+
+    A class without windows gets no weight, because none of its windows is asked for.
+    """
     y_N = torch.tensor(label_N, dtype=torch.int64)
-    count_O = torch.bincount(y_N, minlength=outputs)
-    weight_O = torch.where(count_O > 0, len(y_N) / (outputs * count_O.clamp_min(1)), 0.0) if balanced else None
+    counted = y_N if row_N is None else y_N[row_N]
+    count_O = torch.bincount(counted, minlength=outputs)
+    weight_O = torch.where(count_O > 0, len(counted) / (outputs * count_O.clamp_min(1)), 0.0) if balanced else None
     return _Goal(y_N, torch.ones(outputs) if weight_O is None else weight_O, torch.ones(1), torch.zeros(1))
 
 
-def _targets(target_NO: NDArray[Any]) -> _Goal:
-    """Return the goal for targets, each with the mean 0 and the deviation 1; a constant target keeps its unit."""
-    mean_O, deviation_O = target_NO.mean(0, dtype=np.float64), target_NO.std(0, dtype=np.float64)
+def _targets(target_NO: NDArray[Any], row_N: NDArray[np.intp] | None = None) -> _Goal:
+    """Return the goal for targets, each with the mean 0 and the deviation 1 over some windows or all.
+
+    A constant target keeps its unit.
+    """
+    counted = target_NO if row_N is None else target_NO[row_N]
+    mean_O, deviation_O = counted.mean(0, dtype=np.float64), counted.std(0, dtype=np.float64)
     deviation_O = np.where(deviation_O > 0, deviation_O, 1)
     y_NO = torch.tensor((target_NO - mean_O) / deviation_O, dtype=torch.float32)
     return _Goal(y_NO, None, *(torch.tensor(part, dtype=torch.float32) for part in (deviation_O, mean_O)))
@@ -290,6 +335,8 @@ class _Plan:
     decay: float
     device: torch.device
     talk: _Talk
+    haste: float = 1.0
+    """How much faster learned bands learn than the other weights."""
 
     def windows(self, x_NCT: NDArray[np.float32], row_B: NDArray[np.int64]) -> Tensor:
         """Copy these windows to the device. The array itself may be a read-only map of a file."""
@@ -319,14 +366,14 @@ def _train(plan: _Plan, row_N: NDArray[np.int64], what: str, last: int) -> Itera
     _, channels, samples = plan.x_NCT.shape
     net = plan.make(channels, samples, plan.outputs, plan.sfreq).to(plan.device)
     parts = math.ceil(len(row_N) / plan.batch)
-    optimiser = torch.optim.AdamW(_decayed(net, plan.decay), plan.rate)
+    optimiser = torch.optim.AdamW(_decayed(net, plan.decay, plan.haste), plan.rate)
     for epoch in range(plan.epochs):
         net.train()
         # Parts of nearly equal size: a last part of one window would have no variance to normalise by.
         for part, chosen_B in enumerate(torch.randperm(len(row_N), generator=order).tensor_split(parts)):
             progress = (epoch + part / parts) / plan.epochs
             for group in optimiser.param_groups:
-                group["lr"] = plan.rate * (1 + math.cos(math.pi * progress)) / 2
+                group["lr"] = plan.rate * group["haste"] * (1 + math.cos(math.pi * progress)) / 2
             row_B = row_N[chosen_B.numpy()]
             total, weight = plan.goal.loss(net(plan.windows(plan.x_NCT, row_B)), torch.from_numpy(row_B))
             loss = total / weight
@@ -340,13 +387,16 @@ def _train(plan: _Plan, row_N: NDArray[np.int64], what: str, last: int) -> Itera
         yield net
 
 
-def _decayed(net: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Return the groups of AdamW: only matrices and kernels decay, not biases, norms, or centres of bands."""
-    parameters = list(net.parameters())
-    return [
-        {"params": [part for part in parameters if part.ndim > 1], "weight_decay": decay},
-        {"params": [part for part in parameters if part.ndim <= 1], "weight_decay": 0.0},
-    ]
+def _decayed(net: nn.Module, decay: float, haste: float) -> list[dict[str, Any]]:
+    """Return the groups of AdamW: only matrices and kernels decay, not biases, norms, or bands, which learn faster."""
+    bands = [part for module in net.modules() if isinstance(module, LearnedBands) for part in module.numbers()]
+    others = [part for part in net.parameters() if not any(part is one for one in bands)]
+    groups = (
+        ([part for part in others if part.ndim > 1], decay, 1.0),
+        ([part for part in others if part.ndim <= 1], 0.0, 1.0),
+        (bands, 0.0, haste),
+    )
+    return [{"params": parts, "weight_decay": of, "haste": faster} for parts, of, faster in groups if parts]
 
 
 def _held_out_loss(plan: _Plan, net: nn.Module, row_N: NDArray[np.int64]) -> float:

@@ -5,6 +5,7 @@ Test scores appear only after ``evaluate`` has made them.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from cerebro_eeg.report.page import (
 from cerebro_eeg.runs.evaluate import score_by
 from cerebro_eeg.runs.folder import RunFolder, history_words
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
+from cerebro_eeg.runs.rivals import WIN, Part, Rows, read_rivals, rival_notes, saved_words, verdict
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise
 from cerebro_eeg.scores.predictions import Predictions, score
 from cerebro_eeg.scores.tables import at_threshold_words, by_rule, event_words, positive_of, primary, shown, title
@@ -82,6 +84,7 @@ def _page(folder: Path, run: Mapping[str, Any], tell: Tell) -> str:
         *([] if (line := one_for_all(settings)) is None else [paragraph(f"{line}.")]),
         *_seen_before(run),
         *_histories(trainings),
+        *_beside_rivals(folder, settings["choices"]),
         *_test_section(record, seeds_that_differ(settings)),
         *_section("Validation", validation, chosen=True),
     ]
@@ -147,6 +150,56 @@ def _validation_scores(path: Path, fold: str, seed: int) -> Score:
     else:  # it was killed after it wrote its predictions and before it wrote its weights
         scores = score(predictions, resamples=RESAMPLES).to_dict()
     return {"fold": fold, "seed": seed, "scores": json.loads(json.dumps(scores)), "events": None}
+
+
+def _beside_rivals(folder: Path, choices: Mapping[str, Any]) -> list[str]:
+    """Return the part of the page on rivals: the sentence on who wins, the differences as a picture and a table."""
+    asked: tuple[Part, ...] = ("test", "validation")
+    found = {part: rows for part in asked if (rows := read_rivals(folder, part))}
+    parts = [heading("Beside simple features")] if found else []
+    for part, rows in found.items():
+        line = verdict(rows)
+        title_of = f"Ours minus each rival, {title(rows[0]['metric'])} by window, {part} split"
+        held_out = choices["freeze"] and choices["solver"] == "exact" and choices.get("readout") is not None
+        flattered = part == "validation" and not held_out
+        hint = "Our weights were chosen on these windows, which flatters them." if flattered else ""
+        notes = [hint, *(f"{note[0].upper()}{note[1:]}." for note in rival_notes(rows))]
+        parts += [
+            subheading(f"{part.capitalize()}: {line}"),
+            paragraph(
+                f"{words[0].upper()}{words[1:]}."
+                if part == "validation" and (words := saved_words(folder, rows, "my-run"))
+                else ""
+            ),
+            figure(
+                partial(draw_rivals, rows=rows),
+                7,
+                1.1 + 0.38 * len(rows),
+                title_of,
+                f"{title_of}; right of the line we are ahead. {_interval_words(rows)}",
+                wide=False,
+            ),
+            table(
+                ["", "rival", "ours", "ours - rival", "95 % over subjects"],
+                [
+                    [row["name"], shown(row["rival"]), shown(row["ours"]), f"{row['difference']:+.3f}", _between(row)]
+                    for row in rows
+                ],
+            ),
+            paragraph(" ".join(filter(None, notes)), soft=True),
+        ]
+    return parts
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    return "n/a" if row["low"] is None else f"{row['low']:+.3f} to {row['high']:+.3f}"
+
+
+def _interval_words(rows: Rows) -> str:
+    if any(row["low"] is not None for row in rows):
+        over = counted(rows[0]["subjects"], "subject")
+        return f"Bars: 95 % over {over}. Blue: we win; orange: the rival wins; grey: neither."
+    return "No interval: there are fewer than six subjects, or folds with a model of their own."
 
 
 def _test_section(record: ScoreRecord | None, seeds: Sequence[int]) -> list[str]:
@@ -302,6 +355,23 @@ def _subject_table(rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
 
 
 # Pictures
+
+
+def draw_rivals(figure: "Figure", rows: Rows) -> None:
+    """Draw ours minus each rival's score as a dot with its interval; colours tell who wins."""
+    axes: Axes = figure.subplots()
+    axes.axvline(0, color=GREY, linewidth=1)
+    for place, row in enumerate(rows):
+        above, below, at = row["above"], row["below"], len(rows) - 1 - place
+        colour = GREY if above is None else BLUE if above >= WIN else ORANGE if below >= WIN else GREY
+        if row["low"] is not None:
+            axes.plot([row["low"], row["high"]], [at, at], color=colour, linewidth=2, solid_capstyle="round")
+        axes.plot(row["difference"], at, "o", color=colour if above is not None else DARK, markersize=7)
+    axes.set_yticks(range(len(rows)), [f"{row['name']}  {row['rival']:.3f}" for row in reversed(rows)])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"ours ({rows[0]['ours']:.3f}) minus rival, {title(rows[0]['metric'])}")
 
 
 def draw_confusions(figure: "Figure", found: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> None:

@@ -67,9 +67,11 @@ def embed(
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
-    reader = replace(make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling), warns=True)
+    tokens = reads_tokens(level, layer)
+    reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling, tokens=tokens)
+    reader = replace(reader, warns=True)
     check_level(reader.config, level, layer)
-    warn_random(reader.model)
+    warn_random(reader.model, tokens)
     signal = open_signal(source, reader.config, reader.electrodes, handling, scaled=reader.model.needs_scale)
     with packed(reader.model):
         parts = [(windows.start_B, features) for windows, features in embed_windows(reader, signal, level, layer)]
@@ -95,6 +97,11 @@ def check_level(config: ModelConfig, level: str, layer: int | None) -> None:
         raise ConfigError(f"level is {level!r}; choose window, channel or token")
     if layer is not None and not 0 <= layer <= config.depth:
         raise ConfigError(f"layer is {layer}; the encoder has layers 0 (embeddings) to {config.depth}")
+
+
+def reads_tokens(level: str, layer: int | None) -> bool:
+    """Return whether features of this level are tokens of the encoder, and not what the head reads."""
+    return level != "window" or layer is not None
 
 
 def feature_shape(reader: Reader, level: Level, layer: int | None = None) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, data_before, seen_before
 from cerebro_eeg.runs.readout_choice import head_outputs
 from cerebro_eeg.runs.results import EvaluateResult
-from cerebro_eeg.runs.rivals import compare_with_rivals, read_rivals
+from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -88,11 +88,13 @@ def evaluate(
     untrained: Untrained | None = None,
     resamples: int = 1000,
     rivals: bool = True,
+    random_weights: bool = False,
     say: Say = lambda line: None,
 ) -> EvaluateResult:
     """Score every training of a fine-tuning run; the test split only once, unless ``again``.
 
-    With ``rivals`` simple features with a linear model are scored on the same test windows, once as well.
+    With ``rivals`` simple features with a linear model are scored on the same test windows, once as well. On a GPU, or
+    with ``random_weights``, so is a head on random weights.
     """
     require_packages("sklearn", *(["timescoring"] if events else []), why="evaluate --events" if events else "evaluate")
     folder = RunFolder(run)
@@ -136,7 +138,9 @@ def evaluate(
                 tuple(found["trainings"]),
                 (*notes, *dict.fromkeys(why for one in found["trainings"] if (why := one.get("events_left_out")))),
                 seen.to_dict(),
-                _beside_rivals(scorer, run, settings, trainings) if rivals and split == "test" else None,
+                _beside_rivals(scorer, run, settings, trainings, random_weights)
+                if rivals and split == "test"
+                else None,
             )
 
         if split == "validation":
@@ -163,26 +167,30 @@ def evaluate(
 
 
 def _beside_rivals(
-    scorer: Scorer, run: Path, settings: Mapping[str, Any], trainings: Sequence[TrainedModel]
+    scorer: Scorer, run: Path, settings: Mapping[str, Any], trainings: Sequence[TrainedModel], random_weights: bool
 ) -> list[dict[str, Any]] | None:
     """Return how the first predictions stand beside the rivals; None if a training has none."""
-    if (kept := read_rivals(run)) is not None:
+    random_weights = random_weights or scorer.processes.device.type == "cuda"
+    if (kept := kept_rivals(run, "test", random_weights)) is not None:
         return kept
-    by_fold: dict[str, list[Predictions]] = {}
+    ours: dict[str, list[Ours]] = {}
     for training in trainings:
-        if not (training.folder.path / "test.npz").exists():  # an earlier release, or the file was deleted
+        path = training.folder.path / "test.npz"
+        if not path.exists():  # an earlier release, or the file was deleted
             return None
-        by_fold.setdefault(training.fold, []).append(Predictions.load(training.folder.path / "test.npz"))
+        found = Ours(Predictions.load(path), checkpoint.read_header(training.weights))
+        ours.setdefault(training.fold, []).append(found)
     splits = list(find_splits(scorer.store, _task_of(settings), settings["choices"]["folds"]))
     return compare_with_rivals(
         run,
         scorer.store,
         splits,
-        by_fold,
+        ours,
         scorer.processes,
         balanced=settings["choices"]["balanced"],
         resamples=scorer.resamples,
         say=scorer.say,
+        random_weights=random_weights,
     )
 
 

@@ -33,6 +33,7 @@ from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import few_subjects
+from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
@@ -49,6 +50,7 @@ from cerebro_eeg.runs.readout_choice import (
     start_readout,
 )
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
+from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
@@ -78,6 +80,7 @@ from cerebro_eeg.runs.windows import (
     read_steps,
     read_task,
     signal_of,
+    subjects_line,
     training_record,
     untrained_electrodes,
 )
@@ -89,6 +92,9 @@ from cerebro_eeg.train import loop, random_numbers
 from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
+
+RESAMPLES = 1000
+"""Draws of subjects for the paired differences between our validation scores and those of the rivals."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +133,16 @@ def finetune(
     engine: Engine,
     start: Path | None = None,
     *,
+    rivals: bool = True,
+    random_weights: bool = False,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> FinetuneResult:
-    """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones."""
+    """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones.
+
+    With ``rivals`` simple features with a linear model are scored on the validation windows as well. On a GPU, or with
+    ``random_weights``, so is a head on random weights.
+    """
     began, folder = time.monotonic(), RunFolder(out)
     options = _settle_readout(few_subjects.settle(options, start, engine), engine)
     require_packages("sklearn", why="finetune")
@@ -141,13 +153,16 @@ def finetune(
         splits = list(find_splits(store, task, options.folds))
         few_subjects.check_splits(options, splits)
         weights = None if start is None else stack.enter_context(usable_weights(start, say))
-        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights)
+        alike = options.freeze and options.solver == "exact" and weights is not None  # one encoder for all folds
+        folds = fold_features(splits) if alike else None
+        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights, splits, folds)
         settings, seen = shared.settings(splits), _seen(weights, shared.hash, splits)
         if processes.first:
             facts = {"seen": seen.to_dict()}
             begin_folder(folder, "finetune", settings, {"processes": processes.size}, say, facts)
         processes.barrier()
         say(f"{options.task}: {task.kind}, {', '.join(task.names)}; no {splits[0].unit} is in two splits")
+        say(subjects_line(splits))
         for line in filter(None, [one_for_all(settings), seen.text(), _lacks_events(task)]):
             say(f"note: {line}")
         trained, seeds = [], seeds_that_differ(settings)
@@ -157,6 +172,7 @@ def finetune(
                 if len(splits) * len(seeds) > 1:
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
                 trained.append(_train(shared, split, seed, inside, say, tell))
+        beside = _beside_rivals(shared, splits, seeds, out, random_weights, say) if rivals else None
         return FinetuneResult(
             str(out),
             options.task,
@@ -167,7 +183,35 @@ def finetune(
             one_for_all(settings),
             processes.first,
             seen.to_dict(),
+            beside,
         )
+
+
+def train_on(
+    store: Store,
+    task: LabelledTask,
+    windows: Windows,
+    out: Path,
+    preset: Preset,
+    options: FinetuneOptions,
+    engine: Engine,
+    processes: ProcessGroup,
+    start: Path | None,
+    *,
+    say: Say = lambda line: None,
+) -> Cerebro:
+    """Train on windows by gradient steps, for the first seed, without any validation, and return the model.
+
+    The length is fixed, so the last weights are taken. ``compare`` trains like this within its cross-validation.
+    """
+    options = _settle_readout(few_subjects.settle(options, start, engine), engine)
+    seed, split = options.seeds[0], Split("", "subject", windows, None, None)
+    shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start, [split], None)
+    model = _make_model(shared, seed, split)
+    one = _OneTraining(model, split, RunFolder(out), _choose_electrodes(shared, model, split, say), seed)
+    _train_by_steps(shared, one, say, lambda report, steps, batch: None)
+    model.load_state_dict(_in_units(model.state_dict(), split))
+    return model
 
 
 def _settle_readout(options: FinetuneOptions, engine: Engine) -> FinetuneOptions:
@@ -214,6 +258,9 @@ class _Shared:
     options: FinetuneOptions
     engine: Engine
     start: Path | None
+    splits: Sequence[Split]
+    folds: FoldFeatures | None
+    """Features that folds share, where the encoder is frozen and the same in all."""
 
     def settings(self, splits: Sequence[Split]) -> dict[str, Any]:
         """Return the settings of the run for ``run.json``."""
@@ -241,6 +288,39 @@ class _OneTraining:
     folder: RunFolder
     electrodes: Electrodes | None
     seed: int
+
+
+def _beside_rivals(
+    shared: _Shared, splits: Sequence[Split], seeds: Sequence[int], out: Path, random_weights: bool, say: Say
+) -> list[dict[str, Any]] | None:
+    """Return how the validation predictions stand beside the rivals; None without any, or in several processes."""
+    processes = shared.processes
+    if any(split.validation is None or not len(split.validation) for split in splits):
+        return None
+    if processes.size > 1:
+        say("note: simple rivals are scored in one process; the same command again without torchrun adds them")
+        return None
+    random_weights = random_weights or processes.device.type == "cuda"
+    if (kept := kept_rivals(out, "validation", random_weights)) is not None:
+        return kept
+    ours: dict[str, list[Ours]] = {split.name: [] for split in splits}
+    for split in splits:
+        for seed in seeds:
+            folder = RunFolder(out / split.name / f"seed-{seed}")
+            found = Ours(Predictions.load(folder.path / "validation.npz"), checkpoint.read_header(folder.model))
+            ours[split.name].append(found)
+    return compare_with_rivals(
+        out,
+        shared.store,
+        splits,
+        ours,
+        processes,
+        balanced=shared.options.balanced,
+        resamples=RESAMPLES,
+        say=say,
+        part="validation",
+        random_weights=random_weights,
+    )
 
 
 def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:
@@ -310,7 +390,8 @@ def _choose_electrodes(shared: _Shared, model: Cerebro, split: Split, say: Say) 
     """
     if shared.start is None:
         return None
-    parts = [part for part in (split.train, split.validation) if part is not None]
+    read = [split] if shared.folds is None else shared.splits  # shared features need one policy for all folds
+    parts = [part for one in read for part in (one.train, one.validation) if part is not None]
     trained = model.training_record.electrode_windows
     if shared.options.freeze or shared.options.lora is not None:
         return electrodes_of(parts, trained, shared.options.untrained)
@@ -374,6 +455,7 @@ def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
         balanced=options.balanced,
         centring=not first,
         validate=not first,
+        folds=shared.folds,
         say=say,
     )
     say(fitted.line())
@@ -445,8 +527,9 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
             if options.few and run.progress.step == 0:
                 _train_probe(shared, one, say)
                 few_subjects.begin_with_head(model, one.model)
-                metric, score = _validate(shared, one, run, 0)
-                log.write(0, epoch=0, **{f"validation_{metric}": score})
+                if split.validation is not None:
+                    metric, score = _validate(shared, one, run, 0)
+                    log.write(0, epoch=0, **{f"validation_{metric}": score})
             for step in steps:
                 few_subjects.update_average(model)
                 if split.validation is not None and length.ends_epoch(step.step):

@@ -6,7 +6,10 @@ fifth of the subjects is held out. The chosen model is then fitted on all of the
 chosen by these same lines.
 
 Two models can be stacked: their outputs are added with a weight that is chosen in the same way. The sum of two linear
-models is one linear model on the features of both.
+models is one linear model on the features of both. A stack may be a part of another.
+
+Some features are learned with labels, such as frequency bands. For each fold they are learned anew, without the
+subjects that it holds out.
 
 The regularised solution depends on features only through their products. So it does not change if wide features are
 turned onto their principal axes, and the fit is much faster there.
@@ -16,7 +19,7 @@ Legend: **B** windows, **P** features, **Q** principal axes, **K** outputs.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +44,10 @@ BLENDS = (0.15, 0.3, 0.5, 0.7)
 
 Candidates = Mapping[str, tuple[ReadoutPart, ...]]
 """Names of models, and the parts that each of them reads."""
+Stacks = Mapping[str, tuple[str, str]]
+"""Names of stacked models, and the two models that each of them adds up: candidates, or stacks before it."""
+Learner = Callable[[NDArray[np.intp]], NDArray[np.float32]]
+"""Learns a part on the windows with these numbers, and returns its features for all windows."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,20 @@ class LabelledFeatures:
     outputs: int
     group_B: NDArray[np.int64]
     """Number of the subject, or of the recording where the subject is not known."""
+    learners: Mapping[ReadoutPart, Learner] = field(default_factory=dict)
+    """Parts whose features are learned with labels; ``raw_BP`` has what all windows have taught."""
 
     def columns(self, parts: Sequence[ReadoutPart]) -> NDArray[np.intp]:
         """Return the places of the features of some parts, in the order of the parts."""
         ends = dict(zip(self.sizes, np.cumsum(list(self.sizes.values())), strict=True))
         return np.concatenate([np.arange(ends[part] - self.sizes[part], ends[part]) for part in parts])
+
+    def features(self, parts: Sequence[ReadoutPart], fitted: NDArray[np.intp] | None = None) -> NDArray[np.float32]:
+        """Return the features of some parts, learned on some windows or all."""
+        if fitted is None:
+            return self.raw_BP[:, self.columns(parts)]
+        found = [self.learners[part](fitted) if part in self.learners else self.features([part]) for part in parts]
+        return np.concatenate(found, 1)
 
 
 @dataclass(frozen=True)
@@ -167,62 +183,154 @@ def varies_within(data: LabelledFeatures) -> bool:
 def fit_chosen(
     data: LabelledFeatures,
     candidates: Candidates,
-    stacks: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    stacks: Stacks = MappingProxyType({}),
     *,
     only: Sequence[str] = (),
     balanced: bool = False,
     centring: bool = True,
     repeats: int = 1,
-    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> LinearModel:
     """Choose a model, its strength and whether to centre by cross-validation over subjects, and fit it on all windows.
 
-    ``stacks`` name further models: the weighted sum of two candidates. With ``only``, one of these is chosen. Of
+    ``stacks`` name further models: the weighted sum of two others. With ``only``, one of these is chosen. Of
     equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength.
     """
-    groups = len(np.unique(data.group_B))
-    metric = "auroc" if data.target_BK is None else "r2"
-    if groups < LEAST_GROUPS:
-        name = list(candidates)[-1]
-        plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
-        return _finished(data, {name: _Space(data, candidates[name])}, candidates, [plain], balanced, metric)
-    ways = (False, True) if centring and varies_within(data) else (False,)
-    spaces: dict[str, _Space] = {}
-    found: dict[tuple[str, bool], tuple[Tried, NDArray[np.float32]]] = {}
-    for number, (name, parts) in enumerate(candidates.items()):
-        tell(number, len(candidates))
-        spaces[name] = _Space(data, parts)
-        for centred in ways:
-            output_SBK = _held_out(data, spaces[name].rotated(centred), balanced, repeats)
-            scores = [score(data, output_BK) for output_BK in output_SBK]
-            place = int(np.argmax(scores))
-            found[name, centred] = Tried(name, centred, STRENGTHS[place], scores[place]), output_SBK[place]
-    for name, (first, second) in stacks.items():
-        for centred in ways:
-            first_BK, second_BK = found[first, centred][1], found[second, centred][1]
-            summed = [blend * first_BK + (1 - blend) * second_BK for blend in BLENDS]
-            scores = [score(data, output_BK) for output_BK in summed]
-            place = int(np.argmax(scores))
-            found[name, centred] = Tried(name, centred, None, scores[place], BLENDS[place]), summed[place]
-    tried = tuple(one for one, _ in found.values())
-    best = max((one for one in tried if not only or one.name in only), key=lambda one: one.score)
-    held_out = {}
-    for name in dict.fromkeys(one.name for one in tried):
-        held_out[name] = max((found[name, centred] for centred in ways), key=lambda pair: pair[0].score)[1]
-    chosen = [best]
-    if best.blend is not None:
-        chosen += [found[part, best.centred][0] for part in stacks[best.name]]
-    return _finished(data, spaces, candidates, chosen, balanced, metric, groups, tried, held_out)
+    crossed = CrossValidation(data, candidates, stacks, balanced=balanced, centring=centring, repeats=repeats)
+    return crossed.fitted(only)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What cross-validation found of one model, with or without centring: its best setting and its answers with it."""
+
+    tried: Tried
+    output_RBK: NDArray[np.float32]
+    """Outputs for every window by models that had not seen its subject, for each repetition of the division."""
+
+    @property
+    def averaged(self) -> NDArray[np.float32]:
+        """The mean over the repetitions, (B, K)."""
+        return self.output_RBK.mean(0)
+
+
+class CrossValidation:
+    """Cross-validated answers of several linear models on the same windows, and the same folds of subjects."""
+
+    def __init__(
+        self,
+        data: LabelledFeatures,
+        candidates: Candidates,
+        stacks: Stacks = MappingProxyType({}),
+        *,
+        balanced: bool = False,
+        centring: bool = True,
+        repeats: int = 1,
+        tell: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Try every strength of every candidate, and every weight of every stack; ``tell`` is called with each name.
+
+        A setting's score is the mean over ``repeats`` divisions of the subjects.
+        """
+        self.data, self.candidates, self.stacks, self.balanced = data, candidates, stacks, balanced
+        self.subjects = len(np.unique(data.group_B))
+        self.ways = (False, True) if centring and varies_within(data) else (False,)
+        self._spaces: dict[str, _Space] = {}
+        self._found: dict[tuple[str, bool], HeldOut] = {}
+        if self.subjects < LEAST_GROUPS:
+            return
+        for name, parts in candidates.items():
+            tell(name)
+            self._spaces[name] = _Space(data, parts)
+            of_repeats = [_held_out(data, parts, self._spaces[name], self.ways, balanced, r) for r in range(repeats)]
+            for centred in self.ways:
+                output_RSBK = np.stack([of_repeat[centred] for of_repeat in of_repeats])
+                place, best = _best(data, output_RSBK)
+                tried = Tried(name, centred, STRENGTHS[place], best)
+                self._found[name, centred] = HeldOut(tried, output_RSBK[:, place])
+        for name, (first, second) in stacks.items():
+            for centred in self.ways:
+                both = [self._found[part, centred].output_RBK for part in (first, second)]
+                summed = np.stack([blend * both[0] + (1 - blend) * both[1] for blend in BLENDS], 1)
+                place, best = _best(data, summed)
+                self._found[name, centred] = HeldOut(Tried(name, centred, None, best, BLENDS[place]), summed[:, place])
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The best setting of every model, with and without centring."""
+        return tuple(one.tried for one in self._found.values())
+
+    def best(self, only: Sequence[str] = ()) -> HeldOut:
+        """Return what was found of the best model, or of the best one of ``only``; there must be enough subjects."""
+        fitting = [one for one in self._found.values() if not only or one.tried.name in only]
+        return max(fitting, key=lambda one: one.tried.score)
+
+    def settings(self, name: str) -> int:
+        """Return how many settings of a model were compared: strengths or weights, with and without centring."""
+        own = len(self.ways) * (len(BLENDS) if name in self.stacks else len(STRENGTHS))
+        return own + sum(self.settings(part) for part in self.stacks.get(name, ()))
+
+    def fitted(self, only: Sequence[str] = ()) -> LinearModel:
+        """Return the best model, or the best one of ``only``, fitted on all windows."""
+        if self.subjects < LEAST_GROUPS:
+            name = [one for one in self.candidates if not only or one in only or len(self.candidates) == 1][-1]
+            plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
+            self._spaces = {name: _Space(self.data, self.candidates[name])}
+            return self._finished(plain, [(plain, 1.0)])
+        best = self.best(only).tried
+        return self._finished(best, self._shares(best.name, best.centred, 1.0))
+
+    def _shares(self, name: str, centred: bool, share: float) -> list[tuple[Tried, float]]:
+        """Return the candidates that a model adds up, each with its share."""
+        one = self._found[name, centred].tried
+        if one.blend is None:
+            return [(one, share)]
+        first, second = self.stacks[name]
+        rest = self._shares(second, centred, share * (1 - one.blend))
+        return self._shares(first, centred, share * one.blend) + rest
+
+    def _finished(self, best: Tried, members: Sequence[tuple[Tried, float]]) -> LinearModel:
+        """Fit the chosen model on all windows: ``members`` are the candidates that it adds up, and their shares."""
+        data, weights, bias_K = self.data, [], np.zeros(self.data.outputs)
+        spaces = [self._spaces[one.name] for one, _ in members]
+        for (one, share), space in zip(members, spaces, strict=True):
+            assert one.strength is not None
+            ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], self.balanced)
+            weights.append(share * space.turned_back(weight_KQ))
+            bias_K += share * of_K
+        return LinearModel(
+            best.name,
+            tuple(part for one, _ in members for part in self.candidates[one.name]),
+            best.centred,
+            best.strength,
+            np.concatenate([space.shift_P for space in spaces]),
+            np.concatenate([space.scale_P for space in spaces]),
+            np.concatenate(weights, 1),
+            bias_K,
+            "auroc" if data.target_BK is None else "r2",
+            self.subjects if self._found else 0,
+            self.tried,
+            {name: self.best([name]).averaged for name in dict.fromkeys(one.name for one in self.tried)},
+        )
+
+
+def _best(data: LabelledFeatures, output_RSBK: NDArray[np.float32]) -> tuple[int, float]:
+    """Return the place of the best setting and its score, the mean over the repetitions."""
+    scores_RS = [[score(data, output_BK) for output_BK in output_SBK] for output_SBK in output_RSBK]
+    mean_S = np.mean(scores_RS, axis=0)
+    place = int(np.argmax(mean_S))
+    return place, float(mean_S[place])
 
 
 class _Space:
-    """Standardised features of some parts, and their principal axes. No label is used.
+    """Standardised features of some parts, and their principal axes. Only learned parts have used labels.
 
     The variances of all features sum to 1, and each part has the same share.
     """
 
-    def __init__(self, data: LabelledFeatures, parts: Sequence[ReadoutPart]) -> None:
-        raw_BP = data.raw_BP[:, data.columns(parts)]
+    def __init__(
+        self, data: LabelledFeatures, parts: Sequence[ReadoutPart], fitted: NDArray[np.intp] | None = None
+    ) -> None:
+        raw_BP = data.features(parts, fitted)
         self.shift_P, self.scale_P = standardisation(raw_BP, [data.sizes[part] for part in parts])
         self._group_B = data.group_B
         scaled_BP = ((raw_BP - self.shift_P) * self.scale_P).astype(np.float32)
@@ -272,14 +380,29 @@ def principal_axes(x_BP: NDArray[np.float32]) -> NDArray[np.float32] | None:
     return np.asarray(axes_PQ[:, kept].numpy(), np.float32)
 
 
-def _held_out(data: LabelledFeatures, x_BQ: NDArray[np.float32], balanced: bool, repeats: int) -> NDArray[np.float32]:
-    """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K)."""
-    found = np.zeros((len(STRENGTHS), len(x_BQ), data.outputs), np.float32)
-    for repeat in range(repeats):
-        for fitted, held in subject_folds(data, repeat):
+def _held_out(
+    data: LabelledFeatures,
+    parts: Sequence[ReadoutPart],
+    space: _Space,
+    ways: Sequence[bool],
+    balanced: bool,
+    repeat: int,
+) -> dict[bool, NDArray[np.float32]]:
+    """Return for each strength the outputs of models that had not seen the window's subject, (S, B, K).
+
+    There is one such array for each of ``ways``, without and with centring. Learned features are learned anew for each
+    fold, without the subjects that it holds out.
+    """
+    learned = any(part in data.learners for part in parts)
+    found = {centred: np.zeros((len(STRENGTHS), len(data.label_B), data.outputs), np.float32) for centred in ways}
+    x_of = {} if learned else {centred: space.rotated(centred) for centred in ways}
+    for fitted, held in subject_folds(data, repeat):
+        own = _Space(data, parts, fitted) if learned else space
+        for centred in ways:
+            x_BQ = own.rotated(centred) if learned else x_of[centred]
             fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
             for place, (weight_KQ, bias_K) in enumerate(fits):
-                found[place, held] += (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32) / repeats
+                found[centred][place, held] = (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32)
     return found
 
 
@@ -320,13 +443,15 @@ def fit_path(
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     if truth.target_BK is not None:
         return _ridge_path(truth.target_BK, x_BQ, strengths)
     present = np.unique(truth.label_B)
     found = []
+    # The variances of all features sum to 1, so gradients are small: a larger tolerance ends strong fits at once.
     model: Any = LogisticRegression(
-        max_iter=200, tol=1e-3, warm_start=True, class_weight="balanced" if balanced else None
+        max_iter=200, tol=1e-4, warm_start=True, class_weight="balanced" if balanced else None
     )
     for strength in strengths:
         weight_KQ, bias_K = np.zeros((truth.outputs, x_BQ.shape[1])), np.full(truth.outputs, -30.0)
@@ -334,7 +459,8 @@ def fit_path(
             bias_K[present] = 0.0
             found.append((weight_KQ, bias_K))
             continue
-        with warnings.catch_warnings():
+        # These products are small: beside other work, threads that wait for each other take a hundred times as long.
+        with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; held-out subjects decide
             model.set_params(C=strength).fit(x_BQ, truth.label_B)
         if len(present) == 2:  # scikit-learn has one row: the second class against the first
@@ -375,40 +501,3 @@ def score(data: LabelledFeatures, output_BK: NDArray[np.float32]) -> float:
         if is_it.any() and not is_it.all():
             found.append(roc_auc_score(is_it, probability_BK[:, place]))
     return float(np.mean(found)) if found else 0.5
-
-
-def _finished(
-    data: LabelledFeatures,
-    spaces: Mapping[str, _Space],
-    candidates: Candidates,
-    chosen: Sequence[Tried],
-    balanced: bool,
-    metric: str,
-    subjects: int = 0,
-    tried: tuple[Tried, ...] = (),
-    held_out: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
-) -> LinearModel:
-    """Fit the chosen model on all windows. After a stacked model, ``chosen`` names its two parts."""
-    best, parts = chosen[0], chosen[1:] or chosen
-    shares = [1.0] if best.blend is None else [best.blend, 1 - best.blend]
-    weights, bias_K = [], np.zeros(data.outputs)
-    for one, share in zip(parts, shares, strict=True):
-        assert one.strength is not None
-        space = spaces[one.name]
-        ((weight_KQ, of_K),) = fit_path(data, space.rotated(best.centred), [one.strength], balanced)
-        weights.append(share * space.turned_back(weight_KQ))
-        bias_K += share * of_K
-    return LinearModel(
-        best.name,
-        tuple(part for one in parts for part in candidates[one.name]),
-        best.centred,
-        best.strength,
-        np.concatenate([spaces[one.name].shift_P for one in parts]),
-        np.concatenate([spaces[one.name].scale_P for one in parts]),
-        np.concatenate(weights, 1),
-        bias_K,
-        metric,
-        subjects,
-        tried,
-        held_out,
-    )

@@ -209,11 +209,17 @@ class Reader:
 
 
 def make_reader(
-    model: Cerebro, *, seconds: float | None = None, stride: float | None = None, handling: Handling = Handling()
+    model: Cerebro,
+    *,
+    seconds: float | None = None,
+    stride: float | None = None,
+    handling: Handling = Handling(),
+    tokens: bool = False,
 ) -> Reader:
     """Return a reader of windows of ``seconds`` (default: the model's own), one every ``stride`` seconds.
 
-    Without ``stride`` the windows lie side by side.
+    Without ``stride`` the windows lie side by side. ``tokens`` says that the encoder's tokens are asked for, whatever
+    the head reads.
     """
     rate = model.config.signal.sfreq
     own = model.head.samples if model.head is not None else None
@@ -226,7 +232,7 @@ def make_reader(
             f"{model.config.patches.shortest() / rate:.3g} s"
         )
     step = samples if stride is None else max(1, math.floor(_positive("stride", stride) * rate + 0.5))
-    return Reader(model, _electrodes(model, handling), samples, step, handling)
+    return Reader(model, _electrodes(model, handling, tokens), samples, step, handling)
 
 
 def load_model(model: "Cerebro | Path | str") -> Cerebro:
@@ -240,13 +246,14 @@ def load_model(model: "Cerebro | Path | str") -> Cerebro:
         return Cerebro.from_pretrained(weights)
 
 
-def random_words(model: Cerebro) -> str | None:
+def random_words(model: Cerebro, tokens: bool = False) -> str | None:
     """Return a line that says that the weights record no training; None for trained weights.
 
-    Random weights are a fair baseline, but a user must not take them for a trained model.
+    Random weights are a fair baseline, but a user must not take them for a trained model. A head that reads simple
+    features alone has no use for them, unless ``tokens`` are asked for.
     """
     record = model.training_record
-    if record.windows or record.steps:
+    if record.windows or record.steps or not (tokens or model.needs_encoder):
         return None
     known = "the checkpoint records no training" if model.load_report else "the model was neither loaded nor trained"
     return (
@@ -255,9 +262,9 @@ def random_words(model: Cerebro) -> str | None:
     )
 
 
-def warn_random(model: Cerebro) -> None:
+def warn_random(model: Cerebro, tokens: bool = False) -> None:
     """Log the line of ``random_words`` as a warning, if there is one."""
-    if (line := random_words(model)) is not None:
+    if (line := random_words(model, tokens)) is not None:
         inputs.say(logging.WARNING, line)
 
 
@@ -278,8 +285,9 @@ def output_names(head: HeadConfig) -> tuple[str, ...]:
     return head.names or tuple(f"output {number}" for number in range(head.n_outputs))
 
 
-def _electrodes(model: Cerebro, handling: Handling) -> Electrodes:
-    if model.load_report is None:  # in a new model all electrodes are equally untrained: use them as they are
+def _electrodes(model: Cerebro, handling: Handling, tokens: bool) -> Electrodes:
+    # In a new model all electrodes are equally untrained, and without the encoder no row of theirs is read.
+    if model.load_report is None or not (tokens or model.needs_encoder):
 
         def named(names: tuple[str, ...]) -> NDArray[np.int64]:
             return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)

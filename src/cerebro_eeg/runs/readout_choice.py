@@ -1,13 +1,13 @@
 """Which read-out a frozen encoder gets: named by the user, or chosen by cross-validation over subjects.
 
-The candidates of ``auto`` are the paper's mean, what the encoder gives beyond it, simple features without the encoder,
-and both together. So the winner may be a model without an encoder: it is saved, and ``predict`` and ``embed`` run it
+The candidates of ``auto`` are the paper's mean, what the encoder gives beyond it, features without the encoder, and
+both together. So the winner may be a model without an encoder: it is saved, and ``predict`` and ``embed`` run it
 like any other.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import FIXED_PARTS, ReadoutConfig, ReadoutPart
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.model.bands import FINE_EDGES, LearnedBands, symmetric
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.readouts import Readout, common_channels, middle, tokens_after, widths
+from cerebro_eeg.model.readouts import Readout, common_channels, layers_of, middle, tokens_after, widths
+from cerebro_eeg.model.small_nets import learn_bands
 from cerebro_eeg.runs.decisions import bias_of, centre
 from cerebro_eeg.runs.linear_models import (
     LEAST_GROUPS,
@@ -35,10 +37,39 @@ from cerebro_eeg.runs.windows import Electrodes, Split
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision
 
+if TYPE_CHECKING:
+    from cerebro_eeg.runs.fold_features import FoldFeatures
+
 Say = Callable[[str], None]
-ReadoutName = Literal["auto", "mean", "moments", "channels", "power", "tangent", "simple", "encoder", "hybrid"]
+ReadoutName = Literal[
+    "auto",
+    "mean",
+    "moments",
+    "channels",
+    "power",
+    "tangent",
+    "simple",
+    "spectrum",
+    "narrow",
+    "fine",
+    "signal",
+    "bands",
+    "encoder",
+    "hybrid",
+    "whole",
+    "everything",
+]
 SIMPLE: tuple[ReadoutPart, ...] = ("power", "tangent")
+FINE: tuple[ReadoutPart, ...] = ("narrow", "spectrum")
 ENCODER: tuple[ReadoutPart, ...] = ("moments", "covariance", "amplitude")
+STACKS = {
+    "fine": ("narrow", "spectrum"),
+    "signal": ("simple", "fine"),
+    "hybrid": ("encoder", "simple"),
+    "whole": ("encoder", "signal"),
+    "everything": ("bands", "whole"),
+}
+"""Read-outs whose head is the weighted sum of two heads, which did better than one head fitted on all features."""
 READOUTS: dict[str, tuple[ReadoutPart, ...]] = {
     "mean": ("mean",),
     "moments": ("moments",),
@@ -46,14 +77,23 @@ READOUTS: dict[str, tuple[ReadoutPart, ...]] = {
     "power": ("power",),
     "tangent": ("tangent",),
     "simple": SIMPLE,
+    "spectrum": ("spectrum",),
+    "narrow": ("narrow",),
+    "fine": FINE,
+    "signal": (*SIMPLE, *FINE),
+    "bands": ("bands",),
     "encoder": ENCODER,
     "hybrid": (*ENCODER, *SIMPLE),
+    "whole": (*ENCODER, *SIMPLE, *FINE),
+    "everything": ("bands", *ENCODER, *SIMPLE, *FINE),
 }
 """The read-outs that can be named, and the parts of each."""
-STACKS = {"hybrid": ("encoder", "simple")}
-"""Read-outs whose head is the weighted sum of two heads, which did better than one head fitted on all features."""
-AUTO = ("mean", "power", "tangent", "simple", "encoder", "hybrid")
-"""What ``auto`` chooses from."""
+AUTO = ("mean", "power", "tangent", "simple", "spectrum", "narrow", "fine", "signal", "encoder", "hybrid", "whole")
+"""What ``auto`` chooses from. Learned bands are not among them: they take minutes, and add little to ``whole``."""
+AUTO_WIDE = ("mean", "power", "tangent", "simple", "encoder", "hybrid")
+"""What ``auto`` chooses from where so many channels are shared that covariances in narrow bands fill the memory."""
+WIDE = 48
+"""Channels from which this is so."""
 AUTO_ANY = ("mean", "moments")
 """What ``auto`` chooses from where windows share no channels."""
 MOST_WINDOWS = 20_000
@@ -75,12 +115,25 @@ def shared_channels(split: Split, electrodes: Electrodes | None = None) -> tuple
 
 
 def fitting_names(name: str, channels: Sequence[str], say: Say) -> tuple[str, ...]:
-    """Return the read-outs to choose from; a line says so where windows share no channels and some fall away."""
+    """Return the read-outs to choose from; a line says so where windows share no channels, or too many for some."""
     named = AUTO if name == "auto" else (name,)
+    if name == "auto" and len(channels) >= WIDE:
+        say(f"note: the windows share {len(channels)} channels, so narrow bands are not tried; see --readout signal")
+        return AUTO_WIDE
     if channels or not any(part in FIXED_PARTS for one in named for part in READOUTS[one]):
         return named
     say("note: the windows have no channel in common, so read-outs of fixed channels fall away; moments replace them")
     return AUTO_ANY if name == "auto" else ("moments",)
+
+
+def members(names: Sequence[str]) -> tuple[dict[str, tuple[ReadoutPart, ...]], dict[str, tuple[str, str]]]:
+    """Return the candidates and the stacks that some read-outs need, for ``fit_chosen``."""
+    needed = set(names)
+    for one, pair in reversed(STACKS.items()):  # a stack stands after those that it adds up
+        if one in needed:
+            needed |= set(pair)
+    candidates = {one: parts for one, parts in READOUTS.items() if one in needed and one not in STACKS}
+    return candidates, {one: pair for one, pair in STACKS.items() if one in needed}
 
 
 def readout_config(parts: Sequence[ReadoutPart], channels: Sequence[str]) -> ReadoutConfig:
@@ -110,6 +163,7 @@ class FittedReadout:
         listed = ", ".join(f"{name} {value:.3f}" for name, value in best.items())
         metric = {"auroc": "AUROC", "r2": "R2"}[found.metric]
         how = ", features centred per subject" if found.centred else ""
+        how += "" if layers_of(self.config, depth=1) else "; it needs no encoder"
         over = f"read-outs by cross-validation over {found.subjects} subjects ({metric})"
         return f"{over}: {listed}; chosen: {found.name}{how}"
 
@@ -125,36 +179,40 @@ def fit_readout(
     balanced: bool = False,
     centring: bool = True,
     validate: bool = True,
+    folds: "FoldFeatures | None" = None,
     say: Say = lambda line: None,
 ) -> FittedReadout:
     """Choose a read-out and its linear head by cross-validation, fit them, and write them into the model.
 
-    Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, or
-    with fewer than three subjects, only training subjects do.
+    Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, with
+    fewer than three subjects, or with too many windows, only training subjects do. ``folds`` share the features of an
+    encoder that is the same in all of them.
     """
     channels = shared_channels(split, electrodes)
     names = fitting_names(name, channels, say)
-    fitted = [one for one in READOUTS if one in names or ("hybrid" in names and one in STACKS["hybrid"])]
-    candidates = {one: READOUTS[one] for one in fitted if one != "hybrid"}
-    stacks = {one: STACKS[one] for one in names if one in STACKS}
+    candidates, stacks = members(names)
     parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
     config = readout_config(parts, channels)
     readout = Readout(config, model.config).to(processes.device)
-    fit_token_components(readout, model, store, split.train, processes, electrodes)
     sizes = dict(zip(parts, widths(config, model.config), strict=True))
-    splits = {"train": split.train}
-    if validate and split.validation is not None:
-        splits["validation"] = split.validation
-        if len(np.unique(np.concatenate([groups_of(windows) for windows in splits.values()]))) < LEAST_GROUPS:
-            del splits["validation"]
-    used = {part: _thinned(windows, MOST_WINDOWS // len(splits), say) for part, windows in splits.items()}
-    raw = {
-        part: raw_features(model, readout, store, windows, processes, electrodes, say) for part, windows in used.items()
-    }
+    used, learner = parts_to_fit(split, validate, say), None
+    if folds is not None and readout.bands is None:
+        raw = folds.features(readout, model, store, split.name, used, processes, electrodes, say)
+    else:
+        fit_token_components(readout, model, store, split.train, processes, electrodes)
+        if readout.bands is not None:
+            learner = BandLearner(readout, store, list(used.values()), processes, electrodes, balanced)
+            readout.bands.load_state_dict(learner.fitted().state_dict())
+        raw = {
+            part: raw_features(model, readout, store, windows, processes, electrodes, say)
+            for part, windows in used.items()
+        }
     data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
+    if learner is not None:
+        data = dataclasses.replace(data, learners={"bands": learner})
     found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring)
     held_out: dict[str, dict[str, NDArray[np.float32]]] = {}
-    if all(len(used[part]) == len(splits[part]) for part in splits):
+    if len(used["train"]) == len(split.train):
         first = 0
         for part, windows in used.items():
             held_out[part] = {of: output[first : first + len(windows)] for of, output in found.held_out.items()}
@@ -162,6 +220,21 @@ def fit_readout(
     install(model, found, readout, split)
     assert model.head is not None
     return FittedReadout(found, model.head.readout, held_out if found.held_out else {})
+
+
+def parts_to_fit(split: Split, validate: bool, say: Say) -> dict[str, Windows]:
+    """Return the windows that a head is fitted on: training and, on request, validation.
+
+    Validation takes part only where cross-validation can answer for all of its windows. A head that has seen a subject
+    must not be asked about it.
+    """
+    known = {"train": split.train}
+    if validate and split.validation is not None:
+        known["validation"] = split.validation
+        subjects = len(np.unique(np.concatenate([groups_of(windows) for windows in known.values()])))
+        if subjects >= LEAST_GROUPS and sum(map(len, known.values())) <= MOST_WINDOWS:
+            return known
+    return {"train": thinned(split.train, MOST_WINDOWS, say)}
 
 
 def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -> None:
@@ -178,6 +251,8 @@ def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -
         if "covariance" in found.parts:
             model.readout.centre_D.copy_(fitted.centre_D)
             model.readout.components_DK.copy_(fitted.components_DK)
+        if model.readout.bands is not None and fitted.bands is not None:
+            model.readout.bands.load_state_dict(fitted.bands.state_dict())
         model.readout.shift_P.copy_(torch.from_numpy(found.shift_P))
         model.readout.scale_P.copy_(torch.from_numpy(found.scale_P))
     layer = model.final_layer
@@ -189,12 +264,47 @@ def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -
     model.head = dataclasses.replace(model.head, centred=found.centred)
 
 
+class BandLearner:
+    """Learns frequency bands on some windows, from the covariances of all windows in bins of 1 Hz."""
+
+    def __init__(
+        self,
+        readout: Readout,
+        store: Store,
+        parts: Sequence[Windows],
+        processes: ProcessGroup,
+        electrodes: Electrodes | None,
+        balanced: bool,
+    ) -> None:
+        def read(module: nn.Module, batch: Batch) -> torch.Tensor:
+            return readout.cross_spectra(batch).flatten(1)
+
+        kept = [predict_windows(readout, store, part, processes, electrodes=electrodes, read=read) for part in parts]
+        first = parts[0]
+        self._cross_NFP = np.concatenate(kept).reshape(sum(map(len, parts)), len(FINE_EDGES) - 1, -1)
+        self._y = np.concatenate([part.label if part.target is None else part.target for part in parts])
+        self._outputs, self._balanced = len(first.names), balanced
+
+    def fitted(self, row_N: NDArray[np.intp] | None = None) -> LearnedBands:
+        """Return bands that have learned on some windows, or on all."""
+        row_N = np.arange(len(self._y)) if row_N is None else row_N
+        return learn_bands(self._cross_NFP, self._y, row_N, outputs=self._outputs, balanced=self._balanced)
+
+    def __call__(self, row_N: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the features of all windows, by bands that have learned on some."""
+        bands = self.fitted(row_N)
+        parts = np.array_split(self._cross_NFP, max(1, len(self._cross_NFP) // 256))
+        with torch.no_grad():
+            found = [bands.log_covariances(symmetric(torch.from_numpy(part))).numpy() for part in parts]
+        return np.concatenate(found)
+
+
 def start_readout(
     model: Cerebro, store: Store, windows: Windows, processes: ProcessGroup, electrodes: Electrodes | None
 ) -> None:
     """Set the numbers of a model's read-out from training windows, before gradient steps train its head."""
     assert model.readout is not None
-    few = _thinned(windows, 2048, lambda line: None)
+    few = thinned(windows, 2048, lambda line: None)
     fit_token_components(model.readout, model, store, few, processes, electrodes)
     raw_BP = raw_features(model, model.readout, store, few, processes, electrodes, None)
     shift_P, scale_P = standardisation(raw_BP, widths(model.readout.config, model.config))
@@ -266,7 +376,7 @@ def head_outputs(
     return output
 
 
-def _thinned(windows: Windows, most: int, say: Say) -> Windows:
+def thinned(windows: Windows, most: int, say: Say) -> Windows:
     """Return at most so many windows, evenly spread over all."""
     if len(windows) <= most:
         return windows

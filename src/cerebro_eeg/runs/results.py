@@ -90,6 +90,8 @@ class FinetuneResult:
     """Whether this is the first process of the run, which writes and prints for all."""
     seen: Mapping[str, Any] | None = None
     """Whether the weights that training began with had learned from the test subjects (``SeenBefore``)."""
+    rivals: Sequence[Mapping[str, Any]] | None = None
+    """How simple features with a linear model do on the validation windows; None if they were not asked for."""
 
     def to_dict(self) -> dict[str, object]:
         found = asdict(self)
@@ -119,6 +121,11 @@ class FinetuneResult:
         if not (Path(self.folder) / "test.json").exists():  # a finished run may have been scored before
             lines.append("  the test split was not looked at: cerebro-eeg evaluate scores it, once")
         lines.append(f"  time  {in_time(self.seconds)}")
+        if self.rivals is not None:
+            from cerebro_eeg.runs.rivals import rival_lines, saved_words
+
+            lines += rival_lines(self.rivals, "validation")
+            lines += [f"  {line}" for line in filter(None, [saved_words(Path(self.folder), self.rivals)])]
         return "\n".join(lines)
 
 

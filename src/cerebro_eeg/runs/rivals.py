@@ -1,13 +1,18 @@
 """Rivals: simple features with logistic regression, on the same windows and splits as the model that is scored.
 
 A foundation model is of use only where it beats what takes seconds. So every score stands beside log band power, log
-covariances in a filter bank, and both together. They use no encoder. Cross-validation over training and validation
-subjects chooses the strength of a linear model and whether features are centred per subject, as for our own read-outs.
+covariances in a filter bank, both together, and these with narrower bands. They use no encoder. Cross-validation over
+training and validation subjects chooses the strength of a linear model and whether features are centred per subject, as
+for our own read-outs.
+
+Two controls stand beside them. Chance answers with the shares of the classes, or the means of the targets. Random
+weights are a head like ours on a new encoder of the same size: where they do as well, pre-training does not show.
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,40 +22,103 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.config import ModelConfig, ReadoutConfig, ReadoutPart
+from cerebro_eeg.config import ModelConfig, ReadoutPart, preset
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.files import parse_json, write_text
+from cerebro_eeg.files import begin_sums, parse_json, write_text
+from cerebro_eeg.model import checkpoint
+from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.model.checkpoint import Header
 from cerebro_eeg.model.encoder import Encoder
-from cerebro_eeg.model.readouts import Readout, widths
-from cerebro_eeg.runs.linear_models import fit_chosen, groups_of, labelled
-from cerebro_eeg.runs.readout_choice import SIMPLE, shared_channels
-from cerebro_eeg.runs.store_predictions import predict_windows, to_predictions
+from cerebro_eeg.model.readouts import Readout, layers_of, widths
+from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
+from cerebro_eeg.runs.linear_models import LinearModel, fit_chosen, groups_of, labelled
+from cerebro_eeg.runs.readout_choice import (
+    AUTO_WIDE,
+    READOUTS,
+    WIDE,
+    fit_readout,
+    head_outputs,
+    install,
+    members,
+    parts_to_fit,
+    readout_config,
+    shared_channels,
+)
+from cerebro_eeg.runs.store_predictions import KeptFeatures, predict_windows, to_predictions
 from cerebro_eeg.runs.windows import Split, signal_of
 from cerebro_eeg.scores.paired import Paired, paired
-from cerebro_eeg.scores.predictions import Predictions
+from cerebro_eeg.scores.predictions import Predictions, choose_threshold, threshold_level
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
 
-RIVALS: dict[str, tuple[ReadoutPart, ...]] = {
-    "band power": ("power",),
-    "filter-bank covariance": ("tangent",),
-    "both together": SIMPLE,
+RIVALS = {
+    "band power": "power",
+    "filter-bank covariance": "tangent",
+    "power and covariance": "simple",
+    "with narrow bands": "signal",
 }
+"""What a simple rival is called, and the read-out that it is."""
+CHANCE, RANDOM = "chance", "random weights"
+FORMAT = 2
 FILE = "rivals.json"
 FILES = {"test": FILE, "validation": "rivals-validation.json"}
 """The file of a run that keeps the comparison on a split."""
+SAVED = "simple"
+"""The folder of a run with the simple rival that won on validation."""
 WIN = 0.9
 """Share of the draws of subjects in which a model must be ahead to win."""
+Part = Literal["test", "validation"]
+Rows = Sequence[Mapping[str, Any]]
+"""A comparison as its file holds it: one entry per rival."""
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RivalAnswers:
-    """What a rival predicts for the windows of a split, and whether it was centred per subject."""
+    """What a rival predicts for the windows of a split, and how it was made."""
 
     predictions: Predictions
-    centred: bool
+    centred: bool = False
+    """Whether it was centred per subject."""
+    model: LinearModel | None = None
+    """The linear model of a simple rival."""
+
+
+class SimpleFeatures:
+    """Features of the simple rivals for the windows of a task; several folds compute each window once."""
+
+    def __init__(self, store: Store, split: Split, processes: ProcessGroup) -> None:
+        most = max(len(names) for names in split.train.facts.montages)
+        tiny = preset("tiny").model  # these features need no encoder; a saved rival holds this one, unused
+        self.config = replace(
+            tiny,
+            signal=signal_of(store),
+            window=max(split.train.samples, tiny.window),
+            max_channels=max(most, tiny.max_channels),
+        )
+        channels = shared_channels(split)
+        self.rivals = {name: of for name, of in RIVALS.items() if of in AUTO_WIDE or len(channels) < WIDE}
+        """The rivals that so many channels allow, and their read-outs."""
+        parts = tuple(dict.fromkeys(part for of in self.rivals.values() for part in READOUTS[of]))
+        self.readout = Readout(readout_config(parts, channels), self.config).to(processes.device) if channels else None
+
+        def read(module: nn.Module, batch: Batch) -> torch.Tensor:
+            assert isinstance(module, Readout)
+            return module.raw(batch, cast(Encoder, None))  # these parts need no encoder
+
+        def compute(windows: Windows) -> NDArray[np.float32]:
+            assert self.readout is not None
+            return predict_windows(self.readout, store, windows, processes, read=read)
+
+        self.kept = KeptFeatures(compute)
+
+    @property
+    def sizes(self) -> dict[ReadoutPart, int]:
+        """Number of features of each part."""
+        assert self.readout is not None
+        return dict(zip(self.readout.config.parts, widths(self.readout.config, self.config), strict=True))
 
 
 def rival_predictions(
@@ -58,79 +126,160 @@ def rival_predictions(
     split: Split,
     processes: ProcessGroup,
     *,
-    part: Literal["test", "validation"] = "test",
+    part: Part = "test",
     balanced: bool = False,
+    features: SimpleFeatures | None = None,
 ) -> dict[str, RivalAnswers]:
-    """Return what each rival predicts for the windows of a split; nothing if its windows share no channels.
+    """Return what each simple rival predicts for the windows of a split; nothing if its windows share no channels.
 
     Training and validation subjects choose a rival's strength and centring, by cross-validation, and fit it. Its
     predictions for validation windows are those of the cross-validation.
     """
-    channels, asked = shared_channels(split), split.test if part == "test" else split.validation
-    if not channels or asked is None:
+    features = features or SimpleFeatures(store, split, processes)
+    asked = split.test if part == "test" else split.validation
+    if features.readout is None or asked is None:
         return {}
-    model = ModelConfig(signal=signal_of(store), window=max(split.train.samples, 64))
-    config = ReadoutConfig(SIMPLE, channels)
-    readout = Readout(config, model).to(processes.device)
-
-    def read(module: nn.Module, batch: Batch) -> torch.Tensor:
-        assert isinstance(module, Readout)
-        return module.raw(batch, cast(Encoder, None))  # these parts need no encoder
-
-    def raw(windows: Windows) -> NDArray[np.float32]:
-        return predict_windows(readout, store, windows, processes, read=read)
-
-    known = [windows for windows in (split.train, split.validation) if windows is not None]
-    sizes = dict(zip(SIMPLE, widths(config, model), strict=True))
-    data = labelled([(windows, raw(windows)) for windows in known], sizes)
-    asked_BP = raw(asked) if part == "test" else None
+    used = parts_to_fit(split, True, lambda line: None)
+    data = labelled([(windows, features.kept.of(windows)) for windows in used.values()], features.sizes)
     found = {}
-    for name, parts in RIVALS.items():
-        fitted = fit_chosen(data, {name: parts}, balanced=balanced)
-        if asked_BP is not None:
-            output = fitted.outputs(asked_BP[:, data.columns(parts)], groups_of(asked))
-        elif fitted.own_held_out is not None:
-            output = fitted.own_held_out[len(split.train) :]
+    for name, readout in features.rivals.items():
+        candidates, stacks = members([readout])
+        fitted = fit_chosen(data, candidates, stacks, only=[readout], balanced=balanced)
+        if part in used:
+            assert fitted.own_held_out is not None
+            output = fitted.own_held_out[-len(asked) :]
         else:
-            return {}  # too few subjects
-        found[name] = RivalAnswers(to_predictions(store, asked, output), fitted.centred)
+            output = fitted.outputs(features.kept.of(asked)[:, data.columns(fitted.parts)], groups_of(asked))
+        found[name] = RivalAnswers(to_predictions(store, asked, output), fitted.centred, fitted)
     return found
 
 
+def chance_predictions(store: Store, split: Split, part: Part) -> RivalAnswers:
+    """Return one answer for all windows: the shares of the classes in training, or the means of the targets."""
+    asked, train = split.test if part == "test" else split.validation, split.train
+    assert asked is not None
+    if train.target is None:
+        count = np.bincount(train.label, minlength=len(train.names))
+        answer = np.log(np.maximum(count / count.sum(), 1e-12))
+    else:
+        answer = train.target.mean(0, dtype=np.float64)
+    return RivalAnswers(to_predictions(store, asked, np.tile(answer, (len(asked), 1)).astype(np.float32)))
+
+
+def random_predictions(
+    store: Store,
+    split: Split,
+    processes: ProcessGroup,
+    config: ModelConfig,
+    *,
+    readout: str = "encoder",
+    part: Part = "test",
+    balanced: bool = False,
+    folds: FoldFeatures | None = None,
+    say: Say = lambda line: None,
+) -> RivalAnswers:
+    """Return what a head predicts that reads a new encoder of this size, drawn with seed 0.
+
+    The read-out has a name of ``finetune --readout``. Its head is chosen by the same cross-validation as ours.
+    """
+    windows, asked = split.train, split.test if part == "test" else split.validation
+    assert asked is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = _new_model(replace(config, signal=signal_of(store)), windows)
+    model.to(processes.device)
+    fitted = fit_readout(model, store, split, readout, processes, balanced=balanced, folds=folds, say=say)
+    if part in fitted.held_out:
+        output = fitted.held_out[part][fitted.model.name]
+    else:
+        output = head_outputs(model, store, asked, processes, say=say)
+    return RivalAnswers(to_predictions(store, asked, output), fitted.model.centred)
+
+
+def _new_model(config: ModelConfig, windows: Windows) -> Cerebro:
+    task: Literal["classification", "regression"] = "classification" if windows.target is None else "regression"
+    return Cerebro(len(windows.names), config=config, task=task, n_times=windows.samples)
+
+
 # Beside the scores of a run
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A training of the run that is compared: its predictions, and the header of its weights."""
+
+    predictions: Predictions
+    header: Header
 
 
 def compare_with_rivals(
     run: Path,
     store: Store,
     splits: Sequence[Split],
-    predictions: Mapping[str, Sequence[Predictions]],
+    ours: Mapping[str, Sequence[Ours]],
     processes: ProcessGroup,
     *,
     balanced: bool,
     resamples: int,
-    say: Callable[[str], None],
-    part: Literal["test", "validation"] = "test",
+    say: Say,
+    part: Part = "test",
+    random_weights: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return how a run stands beside the rivals, and keep it in a file of the run; ``predictions`` are by fold."""
-    say("simple rivals on the same windows: band power, filter-bank covariance, both together")
+    """Return how the trainings of each fold stand beside the rivals, and keep it in a file of the run.
+
+    A simple rival that wins on validation is saved as a checkpoint of its own before.
+    """
+    features = SimpleFeatures(store, splits[0], processes)
+    say("simple rivals on the same windows: " + (", ".join(features.rivals) or "none"))
+    folds = {name: fold_features(splits) for name in ("encoder", "hybrid")}
     of_folds: dict[str, list[Paired]] = {}
-    centred: dict[str, list[bool]] = {}
+    answers: dict[str, list[RivalAnswers]] = {}
     for split in splits:
-        for name, found in rival_predictions(store, split, processes, part=part, balanced=balanced).items():
-            pair = paired(predictions[split.name], found.predictions, resamples=resamples)
+        trained = ours[split.name]
+        found = rival_predictions(store, split, processes, part=part, balanced=balanced, features=features)
+        found[CHANCE] = chance_predictions(store, split, part)
+        if random_weights:
+            say(f"a head on random weights{f', {split.name}' if split.name else ''}")
+            config, readout = trained[0].header.model, _control_of(trained)
+            found[RANDOM] = random_predictions(
+                store,
+                split,
+                processes,
+                config,
+                readout=readout,
+                part=part,
+                balanced=balanced,
+                folds=folds[readout],
+                say=say,
+            )
+        for name, rival in found.items():
+            pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
             of_folds.setdefault(name, []).append(pair)
-            centred.setdefault(name, []).append(found.centred)
-    rows = [{"name": name, "centred": all(centred[name]), **_mean(of)} for name, of in of_folds.items()]
-    write_text(run / FILES[part], json.dumps({"format": 1, "rivals": rows}, indent=2, allow_nan=False) + "\n")
+            answers.setdefault(name, []).append(rival)
+    needs = any(_needs_encoder(one.header) for trained in ours.values() for one in trained)
+    rows = [
+        {"name": name, "centred": all(one.centred for one in answers[name]), "encoder": needs, **_mean(of)}
+        for name, of in of_folds.items()
+    ]
+    best = best_simple(rows)
+    if part == "validation" and best is not None and rival_wins(best):
+        _save(run / SAVED, store, splits[0], answers[best["name"]][0], features)
+    write_text(run / FILES[part], json.dumps({"format": FORMAT, "rivals": rows}, indent=2, allow_nan=False) + "\n")
     return rows
 
 
-def read_rivals(run: Path, part: str = "test") -> list[dict[str, Any]] | None:
+def kept_rivals(run: Path, part: Part, random_weights: bool) -> list[dict[str, Any]] | None:
+    """Return the comparison that a run keeps; None if there is none, or none with random weights where asked for."""
+    rows = read_rivals(run, part)
+    missing = rows is not None and random_weights and not any(row["name"] == RANDOM for row in rows)
+    return None if missing else rows
+
+
+def read_rivals(run: Path, part: Part = "test") -> list[dict[str, Any]] | None:
     """Return the kept comparison of a run; None if there is none."""
     try:
         found = parse_json((run / FILES[part]).read_text(encoding="utf-8"))
-        if found["format"] == 1 and isinstance(found["rivals"], list):
+        if found["format"] == FORMAT and isinstance(found["rivals"], list):
             return list(found["rivals"])
     except FileNotFoundError:
         return None
@@ -139,43 +288,129 @@ def read_rivals(run: Path, part: str = "test") -> list[dict[str, Any]] | None:
     raise ConfigError(f"{FILES[part]} of {run} is damaged; delete it and run the same command again")
 
 
+def _control_of(trained: Sequence[Ours]) -> str:
+    """Return the read-out of the control: hybrid for heads that read simple features, too, otherwise the encoder's."""
+    hybrid = set(READOUTS["hybrid"])
+    heads = [one.header.head for one in trained]
+    return "hybrid" if any(head is not None and set(head.readout.parts) == hybrid for head in heads) else "encoder"
+
+
+def _needs_encoder(header: Header) -> bool:
+    return header.head is None or bool(layers_of(header.head.readout, header.model.depth))
+
+
 def _mean(folds: Sequence[Paired]) -> dict[str, Any]:
     """Return the means over folds. With several folds there is no interval, because each has a model of its own."""
     first = asdict(folds[0])
     if len(folds) == 1:
         return first
     values = {key: float(np.mean([getattr(of, key) for of in folds])) for key in ("ours", "rival", "difference")}
-    return {**first, **values, "subjects": sum(of.subjects for of in folds), "low": None, "high": None, "above": None}
+    return {
+        **first,
+        **values,
+        "subjects": sum(of.subjects for of in folds),
+        "low": None,
+        "high": None,
+        "above": None,
+        "below": None,
+    }
 
 
-def rival_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of rivals as text, and the sentence on who wins."""
-    if not rows:
-        return ["", "simple rivals: none, because the windows have no channel in common"]
+def _save(folder: Path, store: Store, split: Split, rival: RivalAnswers, features: SimpleFeatures) -> None:
+    """Write a simple rival, fitted on training and validation subjects, as a checkpoint like any other.
+
+    Its threshold is chosen on answers of the cross-validation, as that of our own heads. The encoder inside is a new
+    one that nothing reads.
+    """
+    found, readout = rival.model, features.readout
+    assert found is not None
+    assert readout is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = _new_model(features.config, split.train)
+        install(model, found, readout.cpu(), split)
+    deciding = rival.predictions
+    held_out = found.own_held_out
+    if held_out is not None and len(held_out) > len(deciding):  # answers for training windows as well
+        deciding = to_predictions(store, split.train, held_out[: len(split.train)]).joined(deciding)
+    if deciding.kind == "classification" and len(deciding.names) == 2:
+        assert model.head is not None
+        model.head = replace(
+            model.head, threshold=choose_threshold(deciding), threshold_level=threshold_level(deciding)
+        )
+    folder.mkdir(exist_ok=True)
+    checkpoint.save_tensors(folder / "model.safetensors", model.state_dict(), model.header)
+    begin_sums(folder, ["model.safetensors"])
+
+
+# In words
+
+
+def best_simple(rows: Rows) -> Mapping[str, Any] | None:
+    """Return the best simple rival; None where windows share no channels."""
+    simple = [row for row in rows if row["name"] not in (CHANCE, RANDOM)]
+    return max(simple, key=lambda row: row["rival"]) if simple else None
+
+
+def rival_wins(row: Mapping[str, Any]) -> bool:
+    """Return whether a rival is ahead of a model that reads an encoder, in nine of ten draws of subjects."""
+    return row["encoder"] and row["below"] is not None and row["below"] >= WIN
+
+
+def rival_lines(rows: Rows, part: str = "test") -> list[str]:
+    """Return the table of rivals as text, and the sentences on who wins."""
     metric = title(rows[0]["metric"])
-    lines = ["", f"simple rivals on the same windows ({metric} by window; ours {rows[0]['ours']:.3f})"]
+    lines = ["", f"beside rivals on the same {part} windows ({metric} by window; ours {rows[0]['ours']:.3f})"]
     lines.append(f"  {'':<24} {'rival':>7} {'ours -':>7}   95 % over subjects")
     for row in rows:
         between = "n/a" if row["low"] is None else f"{row['low']:+.3f} to {row['high']:+.3f}"
         lines.append(f"  {row['name']:<24} {row['rival']:>7.3f} {row['difference']:>+7.3f}   {between}")
-    if any(row.get("centred") for row in rows):
-        names = ", ".join(row["name"] for row in rows if row.get("centred"))
-        lines.append(f"  centred per subject, with all windows of a subject at once: {names}")
-    return [*lines, f"  {verdict(rows)}"]
+    return [*lines, *(f"  {line}" for line in (verdict(rows), *rival_notes(rows)))]
 
 
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+def saved_words(run: Path, rows: Rows, shown_as: str | None = None) -> str | None:
+    """Return words on the rival that won on validation and was saved in the run; None if none was.
+
+    ``shown_as`` stands for the folder of the run, for pages that must not name it.
+    """
+    best = best_simple(rows)
+    if best is None or not rival_wins(best) or not (run / SAVED / "model.safetensors").exists():
+        return None
+    place = shlex.quote(f"{shown_as or run}/{SAVED}")
+    return f"{best['name']} is saved as a model: cerebro-eeg predict {place} FILES --out said"
+
+
+def verdict(rows: Rows) -> str:
     """Return one sentence on who wins: a win is a difference above 0 in nine of ten draws of subjects."""
-    best = max(rows, key=lambda row: row["rival"])
+    best = best_simple(rows)
+    if best is None:
+        return "no simple rival: the windows have no channel in common"
     size, name, above = abs(best["difference"]), best["name"], best["above"]
     who = f"{best['subjects']} subjects"
+    if not best["encoder"]:
+        return f"this model needs no encoder: it reads simple features alone, as the best rival, {name}, does"
     if above is None:
         side = "ahead of" if best["difference"] > 0 else "behind"
         return f"this model is {size:.3f} {side} the best rival, {name}; {who} and folds allow no interval here"
     if above >= WIN:
         return f"this model wins: {size:.3f} ahead of the best rival, {name}, over {who}"
-    if above <= 1 - WIN:
+    if rival_wins(best):
         return f"{name} with a linear model wins by {size:.3f} over {who}: prefer it, it takes seconds"
     return (
         f"no winner: this model and the best rival, {name}, differ by {size:.3f}, which {who} cannot tell from chance"
     )
+
+
+def rival_notes(rows: Rows) -> list[str]:
+    """Return the sentences below the verdict: on random weights, and on what was centred."""
+    named = {row["name"]: row for row in rows}
+    found = []
+    if (control := named.get(RANDOM)) is None:
+        found.append(
+            "random weights were left out: on a CPU they take as long as a frozen probe; --random-weights adds them"
+        )
+    elif control["difference"] <= 0 if control["above"] is None else control["above"] < WIN:
+        found.append("a head on random weights does as well: what the encoder has learned does not show here")
+    if centred := [row["name"] for row in rows if row["centred"]]:
+        found.append(f"centred per subject, with all windows of a subject at once: {', '.join(centred)}")
+    return found

@@ -84,6 +84,27 @@ def features(model: nn.Module, batch: Batch) -> torch.Tensor:
     return model.features(batch)
 
 
+class KeptFeatures:
+    """Features of windows in memory. Folds share most of their windows, and each window is computed once."""
+
+    def __init__(self, compute: Callable[[Windows], NDArray[np.float32]]) -> None:
+        self._compute = compute
+        self._row: dict[int, int] = {}
+        self._found: NDArray[np.float32] | None = None
+
+    def of(self, windows: Windows) -> NDArray[np.float32]:
+        """Return the features (n, P) of the windows, in their order."""
+        keys = windows.keys().tolist()
+        new = [place for place, key in enumerate(keys) if key not in self._row]
+        if new:
+            found = self._compute(windows.take(np.array(new, np.int64)))
+            for place in new:
+                self._row[keys[place]] = len(self._row)
+            self._found = found if self._found is None else np.concatenate([self._found, found])
+        assert self._found is not None
+        return self._found[[self._row[key] for key in keys]]
+
+
 def start_times(store: Store, windows: Windows) -> NDArray[np.float64]:
     """Return the seconds from the start of its recording to each window.
 

@@ -31,7 +31,7 @@ _STATE, _LOG, _CARD = "state.safetensors", "metrics.jsonl", "README.md"
 _SHOWN = 8
 _KINDS = {".safetensors": "checkpoint", ".npz": "features", ".parquet": "features"}
 _LOGGERS = ("tensorboard", "wandb")
-_INSIDE = re.compile(r"fold-.*|seed-.*|test-events")
+_INSIDE = re.compile(r"fold-.*|seed-.*|simple|test-events|task-.*|method-.*")
 Done = Callable[[int], None]
 
 
@@ -266,7 +266,7 @@ def _reasons(table: str) -> list[list[str]]:
 
 
 def _verify_folder(folder: Path, thing: Verified, add: Done, inside: str = "") -> None:
-    """Check every file of a folder, and the folders of trainings and events in it."""
+    """Check every file of a folder, and the folders of trainings, the simple model and events in it."""
     sums: dict[str, str] = {}
     names = sorted(path.name for path in folder.iterdir() if not path.is_dir())
     if SUMS in names:

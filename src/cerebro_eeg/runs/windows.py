@@ -26,9 +26,13 @@ from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.files import real
+from cerebro_eeg.progress import counted
+from cerebro_eeg.runs.linear_models import groups_of
 from cerebro_eeg.runs.provenance import describe_source
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.schema import from_dict
+from cerebro_eeg.scores.expected import half_width
+from cerebro_eeg.scores.tables import primary, title
 from cerebro_eeg.train.distributed import ProcessGroup
 
 VALIDATION = ("val", "validation")
@@ -303,6 +307,34 @@ def _checked_split(name: str, parts: tuple[Windows, Windows | None, Windows | No
     if not len(parts[0]):
         raise InputError("there is no window to train on: intervals may be shorter than a window; see info STORE")
     return Split(name, assert_disjoint(present), *parts)
+
+
+def subjects_line(splits: Sequence[Split]) -> str:
+    """Return a line on the number of subjects, and on what so few of them can show, before anything is trained.
+
+    Folds are described by the first one. The interval to be expected is that of the test split or, without one, of the
+    validation split.
+    """
+    first = splits[0]
+    parts = {"train": first.train, "validation": first.validation, "test": first.test}
+    present = {name: windows for name, windows in parts.items() if windows is not None and len(windows)}
+    units = {name: groups_of(windows) for name, windows in present.items()}
+    counts = ", ".join(f"{len(np.unique(of))} {name}" for name, of in units.items())
+    line = f"{first.unit}s{f' of {first.name}' if first.name else ''}: {counts}"
+    if "test" not in present and "validation" not in present:
+        return line
+    name = "test" if "test" in present else "validation"
+    asked = present[name]
+    kind = "classification" if asked.target is None else "regression"
+    truth = asked.label if asked.target is None else asked.target
+    half = half_width(kind, asked.names, truth, units[name])
+    who = counted(len(np.unique(units[name])), f"{name} {first.unit}")
+    if half is None:
+        return f"{line}; {who} allow no interval: a second one is missing, or one of each class"
+    score = title(primary(kind, asked.names))
+    return (
+        f"{line}; with {who} expect 95 % intervals of about ±{half:.2f} {score}: much smaller differences stay unseen"
+    )
 
 
 # Steps: the windows as they are read

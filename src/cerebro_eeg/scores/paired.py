@@ -6,12 +6,13 @@ then cancel, and the interval is narrower than those of the two scores.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.scores.predictions import Predictions, _resample, _table, draw, headline, interval
+from cerebro_eeg.scores.predictions import Predictions, _measure, _resample, _table, draw, headline, interval
 
 FEWEST = 6
 """Below so many subjects there is no interval."""
@@ -31,27 +32,72 @@ class Paired:
     high: float | None
     above: float | None
     """Share of the draws in which we are ahead; None below six subjects."""
+    below: float | None
+    """Share of the draws in which the rival is ahead; the rest are ties."""
 
 
-def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 1000, seed: int = 0) -> Paired:
-    """Compare predictions of one or several seeds, whose scores are averaged, with those of a rival."""
-    metric = headline(rival)[0]
-    tables = [_table(one) for one in (*ours, rival)]
-    for one in tables[:-1]:
-        if not np.array_equal(one.recording, tables[-1].recording) or not np.array_equal(one.truth, tables[-1].truth):
-            raise InputError("two models are compared on different windows; give predictions of the same ones")
-    subjects, unit = np.unique(tables[-1].subject, return_inverse=True)
+@dataclass(frozen=True, eq=False)
+class DrawnScores:
+    """A model's score on all subjects, and on draws of as many subjects with replacement."""
+
+    metric: str
+    value: float
+    subjects: int
+    draws: NDArray[np.float64]
+    """NaN where a draw lacks a class."""
+    windows: tuple[NDArray[np.str_], NDArray[Any]]
+    """Recording and truth of each window, to tell that two models answered the same ones."""
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The 95 % interval over subjects; None below six of them."""
+        return interval(self.draws, self.subjects) if self.subjects >= FEWEST else (None, None)
+
+
+def draw_scores(
+    predictions: Sequence[Predictions], metric: str | None = None, *, resamples: int = 1000, seed: int = 0
+) -> DrawnScores:
+    """Return the scores of one or several seeds, averaged, on the same draws of subjects for every model.
+
+    The metric is the one that selects on validation, unless another is given, such as "auroc" for several classes.
+    """
+    metric = headline(predictions[0])[0] if metric is None else metric
+    tables = [_table(one) for one in predictions]
+    subjects, unit = np.unique(tables[0].subject, return_inverse=True)
     weights = np.vstack([np.ones((1, len(subjects))), draw(len(subjects), resamples, seed)])
     drawn: list[NDArray[np.float64]] = []
     for one in tables:
         found, usable = _resample(one, unit, weights)
         drawn.append(np.where(usable, found[metric], np.nan))
-    mean = np.mean(drawn[:-1], axis=0)
-    difference = mean - drawn[-1]
-    known = difference[1:][np.isfinite(difference[1:])]
-    enough = len(subjects) >= FEWEST and len(known) > 0
-    low, high = interval(difference[1:], len(subjects)) if enough else (None, None)
-    above = float((known > 0).mean()) if enough else None
-    ours_value = float(np.mean([headline(one)[1] for one in ours]))
-    rival_value = headline(rival)[1]
-    return Paired(metric, len(subjects), ours_value, rival_value, ours_value - rival_value, low, high, above)
+    mean = float(np.mean([value(one, metric) for one in predictions]))
+    windows = tables[0].recording, tables[0].truth
+    return DrawnScores(metric, mean, len(subjects), np.mean(drawn, axis=0)[1:], windows)
+
+
+def difference(ours: DrawnScores, rival: DrawnScores) -> Paired:
+    """Return our score minus that of a rival on the same windows, with its interval over subjects."""
+    if not all(np.array_equal(one, other) for one, other in zip(ours.windows, rival.windows, strict=True)):
+        raise InputError("two models are compared on different windows; give predictions of the same ones")
+    draws = ours.draws - rival.draws
+    known = draws[np.isfinite(draws)]
+    enough = ours.subjects >= FEWEST and len(known) > 0
+    low, high = interval(draws, ours.subjects) if enough else (None, None)
+    above, below = (float((known > 0).mean()), float((known < 0).mean())) if enough else (None, None)
+    gap = ours.value - rival.value
+    return Paired(ours.metric, ours.subjects, ours.value, rival.value, gap, low, high, above, below)
+
+
+def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 1000, seed: int = 0) -> Paired:
+    """Compare predictions of one or several seeds, whose scores are averaged, with those of a rival."""
+    metric = headline(rival)[0]
+    of = [draw_scores(one, metric, resamples=resamples, seed=seed) for one in (ours, [rival])]
+    return difference(of[0], of[1])
+
+
+def value(predictions: Predictions, metric: str) -> float:
+    """Return a score of all windows; one that the truth leaves undefined is that of a guess, as in ``headline``."""
+    name, found = headline(predictions)
+    if name == metric:
+        return found
+    measured = _measure(_table(predictions))[metric]
+    return (0.5 if metric == "auroc" else 0.0) if measured is None else measured

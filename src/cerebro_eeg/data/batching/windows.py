@@ -166,6 +166,11 @@ class Windows:
         arrays = WindowArrays(self.recording, self.start, self.label, self.target, self.short, self.trial)
         return replace(self, **take(arrays, chosen)._asdict())
 
+    def joined(self, other: "Windows") -> "Windows":
+        """Return these windows and further ones of the same store and task."""
+        parts = [WindowArrays(w.recording, w.start, w.label, w.target, w.short, w.trial) for w in (self, other)]
+        return replace(self, **join(parts)._asdict())
+
     def ids(self, chosen: Sequence[int] | NDArray[np.integer]) -> list[tuple[str, int]]:
         """Return (recording id, start sample), the names of these windows."""
         return [(self.facts.ids[self.recording[n]], int(self.start[n])) for n in chosen]
