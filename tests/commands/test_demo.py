@@ -20,11 +20,10 @@ from cerebro_eeg.commands.demo import (
     command_line,
     demo,
     read_blocks,
-    row_of,
-    who_won,
     write_table,
 )
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.runs.rivals import CHANCE, RIVALS, verdict
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +44,10 @@ def test_every_step_leaves_what_it_says(done: tuple[DemoResult, Path]) -> None:
     assert found.folder == "cerebro-demo"
     assert not list((home / "config").glob("*cerebro*"))  # the key of its ids is its own, and in its folder
     assert (out / "key").read_text() == 64 * "0" + "\n"  # ... and not random, or no two demos would agree
-    simple = ["band power", "filter-bank covariance", "both together"]
     chosen, random, mean = "small-open, head chosen", "random weights, head chosen", "small-open, mean"
     assert [[row.name for row in task.rows] for task in found.tasks] == [
-        [*simple, chosen, random, mean, "random weights, mean", "from scratch"],
-        [*simple, chosen, mean],
+        [chosen, *RIVALS, CHANCE, random, mean, "random weights, mean", "from scratch"],
+        [chosen, *RIVALS, CHANCE, mean],
     ]
     assert len(list((out / "predicted").glob("*.png"))) == 1
     assert (home / "opened").read_text() == (home / found.reports[0]).as_uri()
@@ -73,14 +71,11 @@ def test_the_rows_are_what_the_runs_scored(done: tuple[DemoResult, Path]) -> Non
         scored = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "test.json").read_text())
         rivals = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "rivals.json").read_text())["rivals"]
         ours = scored["first"]["summary"]["levels"]["window"]["values"]["auroc"]
-        row = next(row for row in task.rows if row.name == "small-open, head chosen")
-        assert row.auroc.value == ours["mean"]
-        assert [row.auroc.value for row in task.rows[:3]] == [rival["rival"] for rival in rivals]
-        assert row.ahead.value == pytest.approx(ours["mean"] - max(rival["rival"] for rival in rivals))
-    value = {row.name: row.auroc.value for row in found.tasks[0].rows}
-    for head, difference in found.tasks[0].pretraining.items():
-        assert difference.value == pytest.approx(value[f"small-open, {head}"] - value[f"random weights, {head}"])
-    assert (len(found.tasks[0].pretraining), found.tasks[1].pretraining) == (2, {})
+        assert (task.rows[0].auroc.value, task.rows[0].behind) == (ours["mean"], None)
+        assert [row.auroc.value for row in task.rows[1 : 1 + len(rivals)]] == [rival["rival"] for rival in rivals]
+        for row in task.rows[1:]:
+            assert row.behind.value == pytest.approx(ours["mean"] - row.auroc.value)
+        assert task.verdict == verdict(rivals)
 
 
 def test_the_commands_shown_are_those_that_ran(
@@ -133,57 +128,27 @@ def test_few_subjects_are_labelled_and_labels_stay_theirs(tmp_path: Path) -> Non
     assert all((row["file"], row["label"]) == (f"{who}.edf", who[-1]) for who, row in rows.items())
 
 
-RIVALS = [
-    {"name": "band power", "rival": 0.91, "difference": -0.01, "low": -0.03, "high": 0.02, "above": 0.4, "subjects": 9},
-    {
-        "name": "both together",
-        "rival": 0.95,
-        "difference": -0.05,
-        "low": -0.09,
-        "high": -0.01,
-        "above": 0.0,
-        "subjects": 9,
-    },
-]
-
-
-def test_the_difference_is_to_the_best_simple_features() -> None:
-    found = row_of("ours", {"mean": 0.9, "low": 0.8, "high": 0.95}, RIVALS)
-    assert found == MethodScores("ours", ScoreInterval(0.9, 0.8, 0.95), ScoreInterval(-0.05, -0.09, -0.01))
-    assert row_of("ours", {"mean": 0.9, "low": None, "high": None}, ()).ahead is None
-
-
-def test_it_says_who_won() -> None:
-    assert "both together with a linear model wins by 0.050 over 9 subjects" in who_won("hybrid", True, RIVALS)
-    winning = [{**row, "difference": 0.02, "above": 0.99} for row in RIVALS]
-    assert "this model wins: 0.020 ahead of the best rival" in who_won("hybrid", True, winning)
-    assert who_won("simple", False, winning) == (
-        "the head chosen is simple, without small-open: simple features are the better choice here"
-    )
-
-
 def test_text_of_a_result() -> None:
     rows = (
-        MethodScores("band power", ScoreInterval(0.912, None, None), None),
-        MethodScores("ours", ScoreInterval(0.8, 0.7, 0.9), ScoreInterval(-0.112, -0.2, 0.05)),
+        MethodScores("ours", ScoreInterval(0.8, 0.7, 0.9), None),
+        MethodScores("band power", ScoreInterval(0.912, None, None), ScoreInterval(-0.112, -0.2, 0.05)),
         MethodScores("from scratch", ScoreInterval(None, None, None), ScoreInterval(0.0, None, None)),
     )
     counts, people = {"train": 1200, "val": 40, "test": 4000}, {"train": 12, "val": 1, "test": 4}
-    learned = {"mean": ScoreInterval(0.05, 0.01, 0.1)}
-    task = DemoTask("eyes", counts, people, "hybrid", True, rows, 0.5, learned, "Nobody won.")
+    task = DemoTask("eyes", counts, people, "hybrid", rows, "no winner")
     blocks = (PredictedBlock(0.0, "a", "a", 3), PredictedBlock(9.0, "b", "a", 2))
     found = DemoResult("d", 7, False, (task,), blocks, ("d/report.html",), (), 100.0)
     text = found.text()
     assert "Are the eyes open? Learned from 13 people, scored once on 4 others (1,240 and 4,000 windows)" in text
-    assert "  band power                        0.912\n" in text
-    assert "  ours                              0.800 (0.700 to 0.900)  -0.112 (-0.200 to +0.050)\n" in text
-    assert "  from scratch                      n/a                     +0.000\n" in text
-    assert "  chance                            0.500\n  Nobody won.\n" in text
-    assert "  small-open minus random weights, mean: +0.050 (+0.010 to +0.100)\n" in text
+    assert "  ours                          0.800 (0.700 to 0.900)\n" in text
+    assert "  band power                    0.912                   -0.112 (-0.200 to +0.050)\n" in text
+    assert "  from scratch                  n/a                     +0.000\n" in text
+    assert "  The head chosen is hybrid; no winner.\n" in text
     assert "1 of 2 blocks named rightly" in text
     assert "Seed 7" in text
     assert "Simulated EEG is simpler than anybody's" in text
     assert "Report: d/report.html" in text
+    assert text.endswith("cerebro-eeg compare STORE --out COMPARISON --quick")
     assert "mean nothing" not in text
 
 
@@ -203,8 +168,11 @@ def test_only_windows_within_a_block_speak_for_it(tmp_path: Path) -> None:
 
 def test_command_line() -> None:
     options: dict[str, object] = {"from_": "a b", "lr": 2e-3, "freeze": True, "tasks": ("x", "y"), "batch_size": 32}
-    line = command_line("finetune", (Path("store"), (Path("s1"), Path("s2"))), options)
-    assert line == "cerebro-eeg finetune store s1 s2 --from 'a b' --lr 0.002 --freeze --tasks x y --batch-size 32"
+    line = command_line("finetune", (Path("store"), (Path("s1"), Path("s2"))), {**options, "random_weights": False})
+    assert line == (
+        "cerebro-eeg finetune store s1 s2 --from 'a b' --lr 0.002 --freeze --tasks x y --batch-size 32 "
+        "--no-random-weights"
+    )
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:

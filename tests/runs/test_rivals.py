@@ -17,8 +17,7 @@ from cerebro_eeg.model.readouts import width_of
 from cerebro_eeg.runs import finetune, readout_choice, rivals
 from cerebro_eeg.runs.embed import embed
 from cerebro_eeg.runs.evaluate import evaluate
-from cerebro_eeg.runs.readout_choice import head_outputs
-from cerebro_eeg.runs.readout_choice import READOUTS
+from cerebro_eeg.runs.readout_choice import READOUTS, head_outputs
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.store_predictions import to_predictions
 from cerebro_eeg.runs.verify import verify

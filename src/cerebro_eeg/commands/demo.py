@@ -26,11 +26,6 @@ from cerebro_eeg.terminal import CsvWriter
 SECONDS = 2.0  # length of a window
 MONTAGES = ("10-20", "epoc")
 QUESTIONS = {"eyes": "Are the eyes open?", "hands": "Which hand moves?"}
-SIX_SEEDS = (
-    "Of seeds 0 to 5, small-open won on the eyes in 3, by at most 0.011, and nobody in 3, and random weights with a "
-    "head chosen alike came close. On the hands simple features were chosen in all 6 (docs/simulate.md)."
-)
-"""What held when the demo was made; one run alone would say too much."""
 SEEDS = 2**40
 Found = TypeVar("Found")
 
@@ -73,8 +68,8 @@ class MethodScores:
 
     name: str
     auroc: ScoreInterval
-    ahead: ScoreInterval | None
-    """By how much it is ahead of the best simple features, over the same subjects; None for simple features."""
+    behind: ScoreInterval | None
+    """The first row of the table minus this one, over the same subjects; None for the first row itself."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +82,8 @@ class DemoTask:
     subjects: dict[str, int]
     chosen: str
     """The read-out that cross-validation over the labelled people chose."""
-    encoder: bool
-    """Whether the read-out that was chosen uses the pre-trained encoder."""
     rows: tuple[MethodScores, ...]
-    chance: float | None
-    pretraining: dict[str, ScoreInterval]
-    """What small-open is ahead of random weights by, by head; the same people answer both."""
+    """What was learned from small-open with the head that was chosen comes first."""
     verdict: str
 
     def lines(self) -> list[str]:
@@ -102,14 +93,12 @@ class DemoTask:
         asked = f"{QUESTIONS[self.name]} Learned from {labelled} people, scored once on {counted(known, 'other')}"
         return [
             f"{asked} ({counts})",
-            f"  {'':34}{'AUROC':24}minus the best simple features",
+            f"  {'':30}{'AUROC':24}first row minus this",
             *(
-                f"  {row.name:34}{row.auroc.text():24}{row.ahead.text('+') if row.ahead else ''}".rstrip()
+                f"  {row.name:30}{row.auroc.text():24}{row.behind.text('+') if row.behind else ''}".rstrip()
                 for row in self.rows
             ),
-            f"  {'chance':34}{ScoreInterval(self.chance, None, None).text()}",
-            f"  {self.verdict}",
-            *(f"  small-open minus random weights, {head}: {of.text('+')}" for head, of in self.pretraining.items()),
+            f"  The head chosen is {self.chosen}; {self.verdict}.",
         ]
 
 
@@ -144,14 +133,15 @@ class DemoResult:
         lines = [
             *(line for task in self.tasks for line in (*task.lines(), "")),
             f"New recording: {right} of {counted(len(self.blocks), 'block')} named rightly.",
-            "Brackets are 95 % intervals over test people. All heads but that from scratch may be centred per person, "
-            f"without labels. Seed {self.seed}: another --seed is other people and ends otherwise. {SIX_SEEDS}",
-            "Simulated EEG is simpler than anybody's: the numbers say that the parts work, not how well on your data. "
-            "docs/evidence.md and docs/first-run.md have figures of real EEG."
+            "Brackets are 95 % intervals over test people; where that of a difference holds 0, nobody is ahead. All heads "
+            "but that from scratch may be centred per person, without labels.",
+            f"Seed {self.seed}: another --seed is other people, and another may win. Simulated EEG is simpler than "
+            "anybody's: the numbers say that the parts work, not how well on your data."
             + (" With --quick the scores mean nothing." if self.quick else ""),
             *(f"Report: {report}" for report in self.reports),
             f"Done in {in_time(self.seconds)}. The commands above work on your own files; start with prepare. To learn "
             "from your own unlabelled recordings first: cerebro-eeg pretrain STORE --out RUN, then --from RUN.",
+            "Such a table of your own store, with more rivals: cerebro-eeg compare STORE --out COMPARISON --quick",
         ]
         return "\n".join(lines)
 
@@ -267,8 +257,9 @@ class _Steps:
         }
         self._say(
             "\n3. Learn from few labels whether the eyes are open, in five ways; score each once, on test subjects\n"
-            "   (frozen weights small-open with the head that cross-validation chooses, which is the default, or with\n"
-            "   the paper's, the mean of all tokens; the same on random weights; a tiny model from scratch)"
+            "   (frozen weights small-open with the head that cross-validation chooses, which may read simple features\n"
+            "   beside them or alone, or with the paper's, the mean of all tokens; the same on random weights; a tiny\n"
+            "   model from scratch)"
         )
         eyes = self._learn("eyes", ways)
         self._say("\n4. Learn which hand moves, from the same people")
@@ -277,45 +268,33 @@ class _Steps:
     def _learn(self, task: str, ways: Mapping[str, tuple[str, dict[str, Any]]]) -> DemoTask:
         from cerebro_eeg.commands.evaluate import evaluate
         from cerebro_eeg.commands.finetune import finetune
-
-        store, rows, found = self._out / f"{task}-store", list[MethodScores](), []
-        for folder, (name, options) in ways.items():
-            run = self._out / f"{task}-{folder}"
-            self._do(finetune, store, task=task, out=run, seconds=SECONDS, seed=self._seed, **options)
-            found.append(self._do(evaluate, run, store))
-            rows.append(row_of(name, found[-1].summary["levels"]["window"]["values"]["auroc"], found[-1].rivals or ()))
-            ahead = "" if (by := rows[-1].ahead) is None else f"; minus the best simple features {by.text('+')}"
-            self._say(f"   {name}: AUROC {rows[-1].auroc.text()}{ahead}")
-        first = found[0]
-        rivals = first.rivals or ()
-        simple = [MethodScores(row["name"], ScoreInterval(row["rival"], None, None), None) for row in rivals]
-        chosen = parse_json((self._out / f"{task}-default" / f"seed-{self._seed}" / "probe.json").read_text("utf-8"))
-        encoder = any(part not in ("power", "tangent") for part in chosen["parts"])
-        return DemoTask(
-            task,
-            *count_task(self._out, task),
-            chosen["name"],
-            encoder,
-            (*simple, *rows),
-            first.summary["levels"]["window"]["values"]["auroc"]["chance"],
-            {
-                head: self._ahead(task, ours, control)
-                for head, ours, control in (("head chosen", "default", "random"), ("mean", "mean", "random-mean"))
-                if control in ways
-            },
-            who_won(chosen["name"], encoder, rivals),
-        )
-
-    def _ahead(self, task: str, ours: str, control: str) -> ScoreInterval:
-        """Return the difference of two runs over the same test windows."""
+        from cerebro_eeg.runs.rivals import verdict
         from cerebro_eeg.scores.paired import paired
         from cerebro_eeg.scores.predictions import Predictions
 
-        first, second = (
-            Predictions.load(self._out / f"{task}-{way}" / f"seed-{self._seed}" / "test.npz") for way in (ours, control)
+        store, rows, answers = self._out / f"{task}-store", list[MethodScores](), list[Predictions]()
+        rivals: Sequence[Mapping[str, Any]] = ()
+        for folder, (name, options) in ways.items():
+            run = self._out / f"{task}-{folder}"
+            # The same simple rivals stand beside every run; one run is enough to show them.
+            beside = {"rivals": False} if answers else {}
+            self._do(finetune, store, task=task, out=run, seconds=SECONDS, seed=self._seed, rivals=False, **options)
+            found = self._do(evaluate, run, store, **beside)
+            rivals = rivals or found.rivals or ()
+            answers.append(Predictions.load(run / f"seed-{self._seed}" / "test.npz"))
+            score = found.summary["levels"]["window"]["values"]["auroc"]
+            auroc = ScoreInterval(score["mean"], score["low"], score["high"])
+            rows.append(
+                MethodScores(name, auroc, interval_of(asdict(paired(answers[:1], answers[-1]))) if rows else None)
+            )
+            self._say(f"   {name}: AUROC {auroc.text()}")
+        chosen = parse_json((self._out / f"{task}-default" / f"seed-{self._seed}" / "probe.json").read_text("utf-8"))
+        simple = [
+            MethodScores(row["name"], ScoreInterval(row["rival"], None, None), interval_of(row)) for row in rivals
+        ]
+        return DemoTask(
+            task, *count_task(self._out, task), chosen["name"], (rows[0], *simple, *rows[1:]), verdict(rivals)
         )
-        found = paired([first], second)
-        return ScoreInterval(found.difference, found.low, found.high)
 
     def predict(self) -> tuple[PredictedBlock, ...]:
         """Predict a recording of a subject who is in neither store."""
@@ -360,27 +339,14 @@ def command_line(verb: str, given: tuple[object, ...], options: dict[str, object
 
     parts = ["cerebro-eeg", verb, *(word for value in given for word in words(value))]
     for name, value in options.items():
-        parts += [f"--{name.rstrip('_').replace('_', '-')}", *([] if value is True else words(value))]
+        flag = name.rstrip("_").replace("_", "-")
+        parts += [f"--no-{flag}"] if value is False else [f"--{flag}", *([] if value is True else words(value))]
     return shlex.join(parts)
 
 
-# What the runs say
-
-
-def row_of(name: str, auroc: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> MethodScores:
-    """Return the score of a run, and the difference to the rival with the best score."""
-    best = max(rivals, key=lambda row: row["rival"], default=None)
-    ahead = None if best is None else ScoreInterval(best["difference"], best["low"], best["high"])
-    return MethodScores(name, ScoreInterval(auroc["mean"], auroc["low"], auroc["high"]), ahead)
-
-
-def who_won(chosen: str, encoder: bool, rivals: Sequence[Mapping[str, Any]]) -> str:
-    """Return one sentence on the default head: what was chosen, and how it stands beside the simple features."""
-    from cerebro_eeg.runs.rivals import verdict
-
-    if not encoder:
-        return f"the head chosen is {chosen}, without small-open: simple features are the better choice here"
-    return f"the head chosen is {chosen}, which reads small-open; " + verdict(rivals)
+def interval_of(pair: Mapping[str, Any]) -> ScoreInterval:
+    """Return the paired difference of two models."""
+    return ScoreInterval(pair["difference"], pair["low"], pair["high"])
 
 
 # The tables between the steps
