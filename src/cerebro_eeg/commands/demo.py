@@ -133,8 +133,8 @@ class DemoResult:
         lines = [
             *(line for task in self.tasks for line in (*task.lines(), "")),
             f"New recording: {right} of {counted(len(self.blocks), 'block')} named rightly.",
-            "Brackets are 95 % intervals over test people; where that of a difference holds 0, nobody is ahead. All heads "
-            "but that from scratch may be centred per person, without labels.",
+            "Brackets are 95 % intervals over test people; where that of a difference holds 0, nobody is ahead. All "
+            "heads but that from scratch may be centred per person, without labels.",
             f"Seed {self.seed}: another --seed is other people, and another may win. Simulated EEG is simpler than "
             "anybody's: the numbers say that the parts work, not how well on your data."
             + (" With --quick the scores mean nothing." if self.quick else ""),
@@ -257,9 +257,9 @@ class _Steps:
         }
         self._say(
             "\n3. Learn from few labels whether the eyes are open, in five ways; score each once, on test subjects\n"
-            "   (frozen weights small-open with the head that cross-validation chooses, which may read simple features\n"
-            "   beside them or alone, or with the paper's, the mean of all tokens; the same on random weights; a tiny\n"
-            "   model from scratch)"
+            "   (frozen weights small-open with the head that cross-validation chooses, which may read simple\n"
+            "   features beside them or alone, or with the paper's, the mean of all tokens; the same on random weights;\n"
+            "   a tiny model from scratch)"
         )
         eyes = self._learn("eyes", ways)
         self._say("\n4. Learn which hand moves, from the same people")
