@@ -258,8 +258,8 @@ class _Steps:
         self._say(
             "\n3. Learn from few labels whether the eyes are open, in five ways; score each once, on test subjects\n"
             "   (frozen weights small-open with the head that cross-validation chooses, which may read simple\n"
-            "   features beside them or alone, or with the paper's, the mean of all tokens; the same on random weights;\n"
-            "   a tiny model from scratch)"
+            "   features beside them or alone, or with the paper's, the mean of all tokens; the same on random\n"
+            "   weights; a tiny model from scratch)"
         )
         eyes = self._learn("eyes", ways)
         self._say("\n4. Learn which hand moves, from the same people")
