@@ -13,14 +13,17 @@ import pytest
 from cerebro_eeg import cli
 from cerebro_eeg.commands.demo import (
     DemoResult,
+    DemoTask,
     MethodScores,
     PredictedBlock,
     ScoreInterval,
     command_line,
     demo,
     read_blocks,
+    write_table,
 )
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.runs.rivals import CHANCE, RIVALS, verdict
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +44,38 @@ def test_every_step_leaves_what_it_says(done: tuple[DemoResult, Path]) -> None:
     assert found.folder == "cerebro-demo"
     assert not list((home / "config").glob("*cerebro*"))  # the key of its ids is its own, and in its folder
     assert (out / "key").read_text() == 64 * "0" + "\n"  # ... and not random, or no two demos would agree
-    assert [row.name for row in found.rows] == ["linear probe", "full fine-tuning", "from scratch"]
+    chosen, random, mean = "small-open, head chosen", "random weights, head chosen", "small-open, mean"
+    assert [[row.name for row in task.rows] for task in found.tasks] == [
+        [chosen, *RIVALS, CHANCE, random, mean, "random weights, mean", "from scratch"],
+        [chosen, *RIVALS, CHANCE, mean],
+    ]
     assert len(list((out / "predicted").glob("*.png"))) == 1
     assert (home / "opened").read_text() == (home / found.reports[0]).as_uri()
     for report in found.reports:
         assert "</html>" in (home / report).read_text(encoding="utf-8")
-    assert json.loads(json.dumps(found.to_dict()))["rows"][0] == asdict(found.rows[0])
+    assert json.loads(json.dumps(found.to_dict()))["tasks"][0]["rows"][0] == asdict(found.tasks[0].rows[0])
 
 
-def test_pretraining_saw_nobody_and_no_label_of_the_task(done: tuple[DemoResult, Path]) -> None:
+def test_the_new_recording_is_of_somebody_else(done: tuple[DemoResult, Path]) -> None:
     out = done[1] / "cerebro-demo"
-    people = [json.loads((out / part / "truth.json").read_text()) for part in ("unlabelled", "eyes", "new")]
-    assert len({truth["seed"] for truth in people}) == 3  # another seed is other people
-    alphas = [subject["alpha_hz"] for truth in people for subject in truth["subjects"].values()]
-    assert len(set(alphas)) == len(alphas)
-    assert "eyes" not in {recording["task"] for recording in people[0]["recordings"]}
-    assert (out / "pretrain.csv").read_text().startswith("file,subject,split\n")
+    eyes, hands, new = (json.loads((out / part / "truth.json").read_text()) for part in ("eyes", "hands", "new"))
+    assert eyes["subjects"] == hands["subjects"]
+    alphas = {subject["alpha_hz"] for subject in eyes["subjects"].values()}
+    assert len(alphas) == len(eyes["subjects"])
+    assert not alphas & {subject["alpha_hz"] for subject in new["subjects"].values()}
+
+
+def test_the_rows_are_what_the_runs_scored(done: tuple[DemoResult, Path]) -> None:
+    found, home = done
+    for task in found.tasks:
+        scored = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "test.json").read_text())
+        rivals = json.loads((home / "cerebro-demo" / f"{task.name}-default" / "rivals.json").read_text())["rivals"]
+        ours = scored["first"]["summary"]["levels"]["window"]["values"]["auroc"]
+        assert (task.rows[0].auroc.value, task.rows[0].behind) == (ours["mean"], None)
+        assert [row.auroc.value for row in task.rows[1 : 1 + len(rivals)]] == [rival["rival"] for rival in rivals]
+        for row in task.rows[1:]:
+            assert row.behind.value == pytest.approx(ours["mean"] - row.auroc.value)
+        assert task.verdict == verdict(rivals)
 
 
 def test_the_commands_shown_are_those_that_ran(
@@ -66,8 +85,7 @@ def test_the_commands_shown_are_those_that_ran(
     found, home = done
     monkeypatch.chdir(home)
     verbs = [line.split()[1] for line in found.commands]
-    three = ["finetune", "evaluate"] * 3
-    assert verbs == ["simulate", "simulate", "prepare", "prepare", "pretrain", *three, "simulate", "predict"]
+    assert verbs == ["simulate", "simulate", "prepare", "prepare", *["finetune", "evaluate"] * 7, "simulate", "predict"]
     for line, verb in zip(found.commands, verbs, strict=True):
         words = shlex.split(line)[1:]
         if verb == "simulate":
@@ -86,35 +104,52 @@ def test_the_commands_shown_are_those_that_ran(
 
 def test_counts_are_of_the_tables(done: tuple[DemoResult, Path]) -> None:
     found, home = done
-    with (home / "cerebro-demo" / "eyes" / "labels" / "eyes.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert found.subjects == {
-        split: len({r["subject"] for r in rows if r["split"] == split}) for split in found.windows
-    }
-    lengths = {
-        split: sum(int((float(r["stop"]) - float(r["start"])) // 3) for r in rows if r["split"] == split)
-        for split in found.windows
-    }
-    assert found.windows == lengths
+    for task in found.tasks:
+        with (home / "cerebro-demo" / f"{task.name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        counted = {split: {row["subject"] for row in rows if row["split"] == split} for split in task.windows}
+        assert task.subjects == {split: len(people) for split, people in counted.items()}
+        assert task.subjects == {"train": 2, "val": 1, "test": 1}
+        lengths = {
+            split: sum(int((float(r["stop"]) - float(r["start"])) // 2) for r in rows if r["split"] == split)
+            for split in task.windows
+        }
+        assert task.windows == lengths
+
+
+def test_few_subjects_are_labelled_and_labels_stay_theirs(tmp_path: Path) -> None:
+    labels, table = tmp_path / "labels.csv", tmp_path / "table.csv"
+    people = [f"sub-{number:02}" for number in range(12, 0, -1)]  # the order of the rows does not matter
+    labels.write_text("file,subject,split,label\n" + "".join(f"{who}.edf,{who},train,{who[-1]}\n" for who in people))
+    write_table(labels, table, 4)
+    with table.open(newline="") as file:
+        rows = {row["subject"]: row for row in csv.DictReader(file)}
+    assert [rows[f"sub-{n:02}"]["split"] for n in range(1, 13)] == ["train"] * 3 + ["val"] + ["test"] * 8
+    assert all((row["file"], row["label"]) == (f"{who}.edf", who[-1]) for who, row in rows.items())
 
 
 def test_text_of_a_result() -> None:
     rows = (
-        MethodScores("linear probe", ScoreInterval(0.8, 0.7, 0.9, 0.5), ScoreInterval(0.9, 0.85, 0.95, 0.5)),
-        MethodScores("from scratch", ScoreInterval(0.6, None, None, 0.5), ScoreInterval(None, None, None, 0.5)),
+        MethodScores("ours", ScoreInterval(0.8, 0.7, 0.9), None),
+        MethodScores("band power", ScoreInterval(0.912, None, None), ScoreInterval(-0.112, -0.2, 0.05)),
+        MethodScores("from scratch", ScoreInterval(None, None, None), ScoreInterval(0.0, None, None)),
     )
+    counts, people = {"train": 1200, "val": 40, "test": 4000}, {"train": 12, "val": 1, "test": 4}
+    task = DemoTask("eyes", counts, people, "hybrid", rows, "no winner")
     blocks = (PredictedBlock(0.0, "a", "a", 3), PredictedBlock(9.0, "b", "a", 2))
-    counts = {"train": 1200, "val": 40, "test": 40}
-    people = {"train": 12, "val": 1, "test": 4}
-    found = DemoResult("d", 7, False, 0.5, counts, people, rows, blocks, ("d/report.html",), (), 100.0)
+    found = DemoResult("d", 7, False, (task,), blocks, ("d/report.html",), (), 100.0)
     text = found.text()
-    assert "linear probe      0.80 (0.70 to 0.90)     0.90 (0.85 to 0.95)" in text
-    assert "from scratch      0.60                    n/a" in text
-    assert "chance            0.50                    0.50" in text
-    assert "train 1,200 of 12 subjects, val 40 of 1 subject, test 40 of 4 subjects; seed 7" in text
+    assert "Are the eyes open? Learned from 13 people, scored once on 4 others (1,240 and 4,000 windows)" in text
+    assert "  ours                          0.800 (0.700 to 0.900)\n" in text
+    assert "  band power                    0.912                   -0.112 (-0.200 to +0.050)\n" in text
+    assert "  from scratch                  n/a                     +0.000\n" in text
+    assert "  The head chosen is hybrid; no winner.\n" in text
     assert "1 of 2 blocks named rightly" in text
+    assert "Seed 7" in text
+    assert "Simulated EEG is simpler than anybody's" in text
     assert "Report: d/report.html" in text
-    assert "nothing is learned" not in text
+    assert text.endswith("cerebro-eeg compare STORE --out COMPARISON --quick")
+    assert "mean nothing" not in text
 
 
 def test_only_windows_within_a_block_speak_for_it(tmp_path: Path) -> None:
@@ -133,8 +168,11 @@ def test_only_windows_within_a_block_speak_for_it(tmp_path: Path) -> None:
 
 def test_command_line() -> None:
     options: dict[str, object] = {"from_": "a b", "lr": 2e-3, "freeze": True, "tasks": ("x", "y"), "batch_size": 32}
-    line = command_line("finetune", (Path("store"), (Path("s1"), Path("s2"))), options)
-    assert line == "cerebro-eeg finetune store s1 s2 --from 'a b' --lr 0.002 --freeze --tasks x y --batch-size 32"
+    line = command_line("finetune", (Path("store"), (Path("s1"), Path("s2"))), {**options, "random_weights": False})
+    assert line == (
+        "cerebro-eeg finetune store s1 s2 --from 'a b' --lr 0.002 --freeze --tasks x y --batch-size 32 "
+        "--no-random-weights"
+    )
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:

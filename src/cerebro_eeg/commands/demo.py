@@ -1,6 +1,10 @@
 """``cerebro-eeg demo``: from EEG files to a prediction, on simulated EEG, by commands that anyone can type.
 
 Every step calls the function of another verb, and the command line that is printed is made from that very call.
+
+Two questions are asked of the same people, of whom four have labels. Whether the eyes are open is told by a rhythm that
+differs between people. Which hand moves is told by power alone. Nothing here decides who wins: rows, verdicts and
+choices are read from the runs.
 """
 
 import contextlib
@@ -9,16 +13,19 @@ import io
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cerebro_eeg.errors import ConfigError, StoppedError
-from cerebro_eeg.files import write_text
+from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.progress import Progress, counted, in_time, unheard
+from cerebro_eeg.terminal import CsvWriter
 
-SECONDS = 3.0  # length of a window
+SECONDS = 2.0  # length of a window
+MONTAGES = ("10-20", "epoc")
+QUESTIONS = {"eyes": "Are the eyes open?", "hands": "Which hand moves?"}
 SEEDS = 2**40
 Found = TypeVar("Found")
 
@@ -27,41 +34,72 @@ Found = TypeVar("Found")
 class DemoSize:
     """How much is simulated and trained."""
 
-    subjects: int
+    people: int
+    labelled: int
+    """People whose labels are learned from, the last of them for validation; labels of the others only score."""
     minutes: float
-    steps: int
-    task_subjects: int
-    task_minutes: float
-    task_epochs: int
+    epochs: int
+    """Of the model that is trained from scratch."""
 
 
-FULL = DemoSize(subjects=8, minutes=2.0, steps=350, task_subjects=25, task_minutes=1.0, task_epochs=10)
-QUICK = DemoSize(subjects=4, minutes=0.2, steps=2, task_subjects=3, task_minutes=0.5, task_epochs=1)
+FULL = DemoSize(people=20, labelled=4, minutes=1.0, epochs=20)
+QUICK = DemoSize(people=4, labelled=3, minutes=0.5, epochs=1)
 
 
 @dataclass(frozen=True)
 class ScoreInterval:
-    """A score on the test subjects, its 95 % interval over them, and the score of always answering the larger class."""
+    """A score on the test subjects, or a difference of two, with its 95 % interval over subjects."""
 
     value: float | None
     low: float | None
     high: float | None
-    chance: float | None
 
-    def text(self) -> str:
+    def text(self, sign: str = "") -> str:
+        """Return the numbers as text; ``sign`` is "+" for a difference."""
         value, low, high = (
-            "n/a" if number is None else f"{number:.2f}" for number in (self.value, self.low, self.high)
+            "n/a" if number is None else f"{number:{sign}.3f}" for number in (self.value, self.low, self.high)
         )
         return value if self.low is None or self.high is None else f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True)
 class MethodScores:
-    """The scores of one way to learn the task."""
+    """The score of one way to learn a task."""
 
     name: str
-    balanced_accuracy: ScoreInterval
     auroc: ScoreInterval
+    behind: ScoreInterval | None
+    """The first row of the table minus this one, over the same subjects; None for the first row itself."""
+
+
+@dataclass(frozen=True)
+class DemoTask:
+    """A question, and how each way to learn it did on people whose labels were not used."""
+
+    name: str
+    windows: dict[str, int]
+    """Windows, by split."""
+    subjects: dict[str, int]
+    chosen: str
+    """The read-out that cross-validation over the labelled people chose."""
+    rows: tuple[MethodScores, ...]
+    """What was learned from small-open with the head that was chosen comes first."""
+    verdict: str
+
+    def lines(self) -> list[str]:
+        """Return the table as text."""
+        labelled, known = self.subjects["train"] + self.subjects["val"], self.subjects["test"]
+        counts = f"{self.windows['train'] + self.windows['val']:,} and {self.windows['test']:,} windows"
+        asked = f"{QUESTIONS[self.name]} Learned from {labelled} people, scored once on {counted(known, 'other')}"
+        return [
+            f"{asked} ({counts})",
+            f"  {'':30}{'AUROC':24}first row minus this",
+            *(
+                f"  {row.name:30}{row.auroc.text():24}{row.behind.text('+') if row.behind else ''}".rstrip()
+                for row in self.rows
+            ),
+            f"  The head chosen is {self.chosen}; {self.verdict}.",
+        ]
 
 
 @dataclass(frozen=True)
@@ -81,12 +119,7 @@ class DemoResult:
     folder: str
     seed: int
     quick: bool
-    masked_error: float
-    """Masked error on subjects that were not trained on, as a share of the variance."""
-    windows: dict[str, int]
-    """Windows of the task, by split."""
-    subjects: dict[str, int]
-    rows: tuple[MethodScores, ...]
+    tasks: tuple[DemoTask, ...]
     blocks: tuple[PredictedBlock, ...]
     reports: tuple[str, ...]
     commands: tuple[str, ...]
@@ -96,36 +129,29 @@ class DemoResult:
         return asdict(self)
 
     def text(self) -> str:
-        counts = ", ".join(
-            f"{split} {count:,} of {counted(self.subjects[split], 'subject')}" for split, count in self.windows.items()
-        )
-        first = self.rows[0]
-        chance = [ScoreInterval(of.chance, None, None, None).text() for of in (first.balanced_accuracy, first.auroc)]
-        table = [
-            ("", "balanced accuracy", "AUROC"),
-            *((row.name, row.balanced_accuracy.text(), row.auroc.text()) for row in self.rows),
-            ("chance", chance[0], chance[1]),
-        ]
         right = sum(block.said == block.truth for block in self.blocks)
         lines = [
-            "Eyes open or closed? On test subjects, whom nothing was trained or chosen on; scored once.",
-            *(f"  {name:18}{accuracy:24}{auroc}".rstrip() for name, accuracy, auroc in table),
-            f"  windows   {counts}; seed {self.seed}",
-            "  brackets  95 % intervals over test subjects: smaller differences mean little",
-            f"  new recording: {right} of {counted(len(self.blocks), 'block')} named rightly",
-            "Simulated EEG is simpler than anybody's: the numbers say that the parts work, not how well on your data."
-            + (" With --quick nothing is learned." if self.quick else ""),
+            *(line for task in self.tasks for line in (*task.lines(), "")),
+            f"New recording: {right} of {counted(len(self.blocks), 'block')} named rightly.",
+            "Brackets are 95 % intervals over test people; where that of a difference holds 0, nobody is ahead. All "
+            "heads but that from scratch may be centred per person, without labels.",
+            f"Seed {self.seed}: another --seed is other people, and another may win. Simulated EEG is simpler than "
+            "anybody's: the numbers say that the parts work, not how well on your data."
+            + (" With --quick the scores mean nothing." if self.quick else ""),
             *(f"Report: {report}" for report in self.reports),
-            f"Done in {in_time(self.seconds)}. The commands above work on your own files; start with prepare.",
+            f"Done in {in_time(self.seconds)}. The commands above work on your own files; start with prepare. To learn "
+            "from your own unlabelled recordings first: cerebro-eeg pretrain STORE --out RUN, then --from RUN.",
+            "Such a table of your own store, with more rivals: cerebro-eeg compare STORE --out COMPARISON --quick",
         ]
         return "\n".join(lines)
 
 
 def demo(*, out: Path = Path("cerebro-demo"), seed: int = 0, quick: bool = False, open: bool = False) -> DemoResult:
-    """Simulate EEG, prepare it, pre-train a tiny model, teach it a task, score it, predict: in minutes on a CPU.
+    """Simulate EEG, prepare it, teach small-open two tasks with few labels, score them, predict: in minutes on a CPU.
 
-    Pre-training sees unlabelled recordings of moving hands, walking and seizures. The task, whether the eyes are open,
-    comes from other subjects; a linear probe, full fine-tuning and the same model from scratch are compared on it.
+    Four people with a minute of labelled EEG teach whether the eyes are open and which hand moves; sixteen others test
+    it. Beside the weights that come with the package stand simple features, random weights and a model from scratch,
+    and the text at the end says who won.
 
     Try, for example:
       cerebro-eeg demo --open
@@ -133,7 +159,7 @@ def demo(*, out: Path = Path("cerebro-demo"), seed: int = 0, quick: bool = False
     Args:
         out: The folder for all of it; it must be new or empty.
         seed: Of subjects, weights and order.
-        quick: As little of everything as runs, to see the steps: nothing is learned.
+        quick: As little of everything as runs, to see the steps: the scores mean nothing.
         open: Show the report in a browser at the end.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -146,22 +172,18 @@ def demo(*, out: Path = Path("cerebro-demo"), seed: int = 0, quick: bool = False
         with unheard():  # every model would print the same lines when it loads
             steps.simulate()
             steps.prepare()
-            masked_error = steps.pretrain()
-            rows = steps.compare()
+            tasks = steps.compare()
             blocks = steps.predict()
     except StoppedError as error:
         raise StoppedError(f"stopped; delete {out} and start again, or go on with the last command shown") from error
-    windows, subjects = count_task(out)
-    pages = [out / run / "report.html" for run in ("pretrained", "finetuned")]
+    pages = [out / f"{task}-default" / "report.html" for task in QUESTIONS]
     reports = tuple(str(page) for page in pages if page.exists())
     if open and reports:
         import webbrowser
 
         webbrowser.open(Path(reports[0]).absolute().as_uri())
     seconds = time.monotonic() - began
-    return DemoResult(
-        str(out), seed, quick, masked_error, windows, subjects, rows, blocks, reports, tuple(steps.commands), seconds
-    )
+    return DemoResult(str(out), seed, quick, tasks, blocks, reports, tuple(steps.commands), seconds)
 
 
 class _Steps:
@@ -173,32 +195,23 @@ class _Steps:
         self.commands: list[str] = []
 
     def simulate(self) -> None:
-        """Simulate two corpora; their seeds differ, so their subjects differ, too."""
+        """Simulate the two tasks; with the same seed they are of the same people."""
         from cerebro_eeg.commands.simulate import simulate
 
-        size = self._size
-        self._say("1. Simulate EEG as EDF files: recordings to pre-train on, and a task of other subjects")
-        parts = [
+        self._say("1. Simulate EEG as EDF files: people who open and close their eyes, and move their hands")
+        found = [
             self._do(
                 simulate,
-                self._out / "unlabelled",
-                subjects=size.subjects,
-                minutes=size.minutes,
-                tasks=("hands", "gait", "seizure"),
-                montages=("10-20", "epoc", "32", "bipolar"),
-                seed=3 * self._seed,
-            ),
-            self._do(
-                simulate,
-                self._out / "eyes",
-                subjects=size.task_subjects,
-                minutes=size.task_minutes,
-                tasks=("eyes",),
-                montages=("10-20", "epoc", "bipolar"),
-                seed=3 * self._seed + 1,
-            ),
+                self._out / task,
+                subjects=self._size.people,
+                minutes=self._size.minutes,
+                tasks=(task,),
+                montages=MONTAGES,
+                seed=2 * self._seed,
+            )
+            for task in QUESTIONS
         ]
-        for part in parts:
+        for part in found:
             rates = ", ".join(str(rate) for rate in sorted(part.rates))
             self._say(
                 f"   {counted(part.recordings, 'file')} of {counted(part.subjects, 'subject')}, montages "
@@ -206,23 +219,24 @@ class _Steps:
             )
 
     def prepare(self) -> None:
-        """Make a store of each corpus."""
+        """Make a store of each task, with a table of labels that says who is labelled and who tests."""
         from cerebro_eeg.commands.prepare import prepare
 
         self._say("\n2. Prepare both: filter, notch, resample to 256 Hz, store")
         # Ids decide the order of training. A key made from the seed lets the numbers repeat; nothing here is secret.
         write_text(self._out / "key", f"{self._seed:064x}\n")
         (self._out / "key").chmod(0o600)
-        table = self._out / "pretrain.csv"
-        write_table(self._out / "unlabelled" / "labels", table)
-        self._say("   (pretrain.csv, columns file, subject and split: one subject in four validates; no labels)")
-        for source, labels in (("unlabelled", table), ("eyes", self._out / "eyes" / "labels" / "eyes.csv")):
+        labelled = self._size.labelled
+        self._say(f"   (in the tables of labels, {labelled} people train and validate, and all others only test)")
+        for task in QUESTIONS:
+            table = self._out / f"{task}.csv"
+            write_table(self._out / task / "labels" / f"{task}.csv", table, labelled)
             found = self._do(
                 prepare,
                 "folder",
-                self._out / source,
-                labels=labels,
-                out=self._out / f"{source}-store",
+                self._out / task,
+                labels=table,
+                out=self._out / f"{task}-store",
                 key=self._out / "key",
                 workers=0,
             )
@@ -232,75 +246,67 @@ class _Steps:
             channels = ", ".join(map(str, stored.montages))
             self._say(f"   {counted(stored.recordings, 'recording')}, {60 * stored.hours:.0f} min, {channels} channels")
 
-    def pretrain(self) -> float:
-        """Pre-train, and return the masked error on subjects that were not trained on."""
-        from cerebro_eeg.commands.pretrain import pretrain
-
-        self._say("\n3. Pre-train without labels: half of all patches are masked, and the model fills them in")
-        found = self._do(
-            pretrain,
-            (self._out / "unlabelled-store",),
-            out=self._out / "pretrained",
-            heard=True,
-            preset="tiny",
-            seconds=SECONDS,
-            steps=self._size.steps,
-            batch_size=32,
-            lr=5e-3,
-            seed=self._seed,
-        )
-        masked = found.validation["validation_masked"]
+    def compare(self) -> tuple[DemoTask, ...]:
+        """Learn each task in several ways, and score each on the test subjects, beside simple features."""
+        ways: dict[str, tuple[str, dict[str, Any]]] = {
+            "default": ("small-open, head chosen", {"from_": "small-open", "freeze": True}),
+            "random": ("random weights, head chosen", {"from_": "none", "freeze": True}),
+            "mean": ("small-open, mean", {"from_": "small-open", "freeze": True, "readout": "mean"}),
+            "random-mean": ("random weights, mean", {"from_": "none", "freeze": True, "readout": "mean"}),
+            "scratch": ("from scratch", {"from_": "none", "preset": "tiny", "epochs": self._size.epochs, "lr": 2e-3}),
+        }
         self._say(
-            f"   {found.steps:,} steps of {found.batch_size} windows in {in_time(found.seconds)}; masked error "
-            f"{masked:.2f} of the variance, on other subjects (1.00: saying the mean)"
+            "\n3. Learn from few labels whether the eyes are open, in five ways; score each once, on test subjects\n"
+            "   (frozen weights small-open with the head that cross-validation chooses, which may read simple\n"
+            "   features beside them or alone, or with the paper's, the mean of all tokens; the same on random\n"
+            "   weights; a tiny model from scratch)"
         )
-        return masked
+        eyes = self._learn("eyes", ways)
+        self._say("\n4. Learn which hand moves, from the same people")
+        return eyes, self._learn("hands", {name: ways[name] for name in ("default", "mean")})
 
-    def compare(self) -> tuple[MethodScores, ...]:
-        """Learn the task in three ways, and score each on the test subjects."""
+    def _learn(self, task: str, ways: Mapping[str, tuple[str, dict[str, Any]]]) -> DemoTask:
         from cerebro_eeg.commands.evaluate import evaluate
         from cerebro_eeg.commands.finetune import finetune
+        from cerebro_eeg.runs.rivals import verdict
+        from cerebro_eeg.scores.paired import paired
+        from cerebro_eeg.scores.predictions import Predictions
 
-        self._say("\n4. Learn the task in three ways; score each once, on test subjects")
-        store, pretrained = self._out / "eyes-store", str(self._out / "pretrained")
-        trained = {"preset": "tiny", "epochs": self._size.task_epochs, "lr": 2e-3}
-        ways: dict[str, tuple[str, dict[str, Any]]] = {
-            "linear probe": ("probe", {"from_": pretrained, "freeze": True}),
-            "full fine-tuning": ("finetuned", {"from_": pretrained, **trained}),
-            "from scratch": ("scratch", {"from_": "none", **trained}),
-        }
-        rows = []
-        for name, (folder, options) in ways.items():
-            self._do(
-                finetune,
-                store,
-                heard=not options.get("freeze"),
-                task="eyes",
-                out=self._out / folder,
-                seconds=SECONDS,
-                seed=self._seed,
-                **options,
+        store, rows, answers = self._out / f"{task}-store", list[MethodScores](), list[Predictions]()
+        rivals: Sequence[Mapping[str, Any]] = ()
+        for folder, (name, options) in ways.items():
+            run = self._out / f"{task}-{folder}"
+            # The same simple rivals stand beside every run; one run is enough to show them.
+            beside = {"rivals": False} if answers else {}
+            self._do(finetune, store, task=task, out=run, seconds=SECONDS, seed=self._seed, rivals=False, **options)
+            found = self._do(evaluate, run, store, **beside)
+            rivals = rivals or found.rivals or ()
+            answers.append(Predictions.load(run / f"seed-{self._seed}" / "test.npz"))
+            score = found.summary["levels"]["window"]["values"]["auroc"]
+            auroc = ScoreInterval(score["mean"], score["low"], score["high"])
+            rows.append(
+                MethodScores(name, auroc, interval_of(asdict(paired(answers[:1], answers[-1]))) if rows else None)
             )
-            values = self._do(evaluate, self._out / folder, store).summary["levels"]["window"]["values"]
-            scores = [
-                ScoreInterval(*(values[metric][key] for key in ("mean", "low", "high", "chance")))
-                for metric in ("balanced_accuracy", "auroc")
-            ]
-            rows.append(MethodScores(name, *scores))
-            self._say(f"   {name}: balanced accuracy {scores[0].text()}, AUROC {scores[1].text()}")
-        return tuple(rows)
+            self._say(f"   {name}: AUROC {auroc.text()}")
+        chosen = parse_json((self._out / f"{task}-default" / f"seed-{self._seed}" / "probe.json").read_text("utf-8"))
+        simple = [
+            MethodScores(row["name"], ScoreInterval(row["rival"], None, None), interval_of(row)) for row in rivals
+        ]
+        return DemoTask(
+            task, *count_task(self._out, task), chosen["name"], (rows[0], *simple, *rows[1:]), verdict(rivals)
+        )
 
     def predict(self) -> tuple[PredictedBlock, ...]:
         """Predict a recording of a subject who is in neither store."""
         from cerebro_eeg.commands.predict import predict
         from cerebro_eeg.commands.simulate import simulate
 
-        self._say("\n5. Predict on a new recording")
-        new, seed = self._out / "new", 3 * self._seed + 2
+        self._say("\n5. Predict on a new recording: are the eyes open?")
+        new, seed = self._out / "new", 2 * self._seed + 1
         self._do(simulate, new, subjects=1, minutes=2.0, tasks=("eyes",), montages=("10-20",), seed=seed)
         found = self._do(
             predict,
-            str(self._out / "finetuned" / f"seed-{self._seed}"),
+            str(self._out / "eyes-default"),
             (new,),
             out=self._out / "predicted",
             stride=1.0,
@@ -313,12 +319,12 @@ class _Steps:
             self._say(f"   {block.start:5.1f} s  {block.truth:11}  predicted {block.said}")
         return blocks
 
-    def _do(self, verb: Callable[..., Found], *given: object, heard: bool = False, **options: object) -> Found:
-        """Print the command of a call and make the call; its own lines on stderr appear only if ``heard``."""
+    def _do(self, verb: Callable[..., Found], *given: object, **options: object) -> Found:
+        """Print the command of a call and make the call, without its own lines on stderr."""
         line = command_line(verb.__name__, given, options)
         self.commands.append(line)
         self._say(f"   $ {line}")
-        with contextlib.nullcontext() if heard else contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()):
             return verb(*given, **options)
 
 
@@ -333,18 +339,31 @@ def command_line(verb: str, given: tuple[object, ...], options: dict[str, object
 
     parts = ["cerebro-eeg", verb, *(word for value in given for word in words(value))]
     for name, value in options.items():
-        parts += [f"--{name.rstrip('_').replace('_', '-')}", *([] if value is True else words(value))]
+        flag = name.rstrip("_").replace("_", "-")
+        parts += [f"--no-{flag}"] if value is False else [f"--{flag}", *([] if value is True else words(value))]
     return shlex.join(parts)
+
+
+def interval_of(pair: Mapping[str, Any]) -> ScoreInterval:
+    """Return the paired difference of two models."""
+    return ScoreInterval(pair["difference"], pair["low"], pair["high"])
 
 
 # The tables between the steps
 
 
-def write_table(labels: Path, table: Path) -> None:
-    """Write the table for the pre-training store: every file, its subject, and whether it trains or validates."""
-    rows = {(row["file"], row["subject"], row["split"]) for path in labels.glob("*.csv") for row in _read(path)}
-    lines = [f"{file},{subject},{'val' if split == 'val' else 'train'}" for file, subject, split in sorted(rows)]
-    write_text(table, "\n".join(["file,subject,split", *lines]) + "\n")
+def write_table(labels: Path, table: Path, labelled: int) -> None:
+    """Copy a table of labels with other splits: the first subjects train, the last labelled one validates."""
+    rows = _read(labels)
+    place = {subject: number for number, subject in enumerate(sorted({row["subject"] for row in rows}), 1)}
+    text = io.StringIO()
+    writer = CsvWriter(text)
+    writer.writerow(rows[0])
+    for row in rows:
+        number = place[row["subject"]]
+        split = "train" if number < labelled else "val" if number == labelled else "test"
+        writer.writerow({**row, "split": split}.values())
+    write_text(table, text.getvalue())
 
 
 def read_blocks(labels: Path, predictions: Path, names: list[str], threshold: float) -> tuple[PredictedBlock, ...]:
@@ -364,14 +383,12 @@ def read_blocks(labels: Path, predictions: Path, names: list[str], threshold: fl
     return tuple(found)
 
 
-def count_task(out: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Count windows and subjects of the task, by split."""
+def count_task(out: Path, task: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Count windows and subjects of a task, by split."""
     from cerebro_eeg.runs.folder import RunFolder
 
-    windows = RunFolder(out / "finetuned").read()["settings"]["windows"][0]
-    people = Counter(
-        split for _, split in {(row["subject"], row["split"]) for row in _read(out / "eyes" / "labels" / "eyes.csv")}
-    )
+    windows = RunFolder(out / f"{task}-default").read()["settings"]["windows"][0]
+    people = Counter(split for _, split in {(row["subject"], row["split"]) for row in _read(out / f"{task}.csv")})
     return dict(zip(("train", "val", "test"), windows, strict=True)), dict(people)
 
 
