@@ -4,14 +4,14 @@
 ``few-labels.csv`` and ``missing-electrodes.csv`` into WORK. Only training and validation subjects take part: some of
 them are the labelled ones, all others are asked. So no test split is looked at, and every draw asks many people.
 
-Few labels: 4, 8, 16 and all but a fifth of the subjects are labelled. Each method chooses its setting among these
+Few labels: 4, 8 and 16 subjects are labelled. Each method chooses its setting among these
 subjects alone, as ``compare`` does. Missing electrodes: every second electrode is gone for the subjects who are asked.
 Read-outs for any montage go on as they were fitted; simple features are fitted anew on the electrodes that are left.
 """
 
 import argparse
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,36 +25,49 @@ from cerebro_eeg.runs import compare
 from cerebro_eeg.runs import compare_methods as methods
 from cerebro_eeg.runs.compare_methods import Features, Question
 from cerebro_eeg.runs.linear_models import LabelledFeatures, fit_chosen, groups_of, score
-from cerebro_eeg.runs.readout_choice import READOUTS, shared_channels
+from cerebro_eeg.runs.readout_choice import members, shared_channels
 from cerebro_eeg.runs.windows import Electrodes, Split, electrodes_of
 from cerebro_eeg.train.distributed import process_group
 
 TASKS = ("adhd", "epilepsy", "eyes", "stress4", "arithmetic", "ssvep4")
 COUNTS = (4, 8, 16)
 LABELLED = {
-    "band power": ("power",),
-    "filter-bank covariance": ("tangent",),
-    "both together": ("simple",),
-    "mean, frozen": ("mean",),
-    "encoder, frozen": ("encoder",),
-    "hybrid, frozen": ("encoder", "simple"),
-    "hybrid, random weights": ("encoder", "simple"),
+    "band power": "power",
+    "filter-bank covariance": "tangent",
+    "power and covariance": "simple",
+    "with narrow bands": "signal",
+    "mean, frozen": "mean",
+    "encoder, frozen": "encoder",
+    "hybrid, frozen": "hybrid",
+    "whole, frozen": "whole",
+    "hybrid, random weights": "hybrid",
+    "whole, random weights": "whole",
 }
 
 
-def features_of(
-    question: Question, model: Cerebro, electrodes: Electrodes | None, names: tuple[str, ...], path: Path
-) -> Features:
+def kept(path: Path, make: Callable[[], Features]) -> Features:
     """Return features of the known windows, from WORK where they are there already."""
     if not path.exists():
         print(f"  {path.stem} ...", flush=True)
-        channels = shared_channels(Split("", "", question.known, None, None), electrodes)
-        simple = methods.simple_features(question, model, print)
-        both = simple.beside(methods.encoder_features(question, model, channels, electrodes, names, print))
-        np.savez(path, x=both.known_BP, parts=np.array(list(both.sizes)), sizes=np.array(list(both.sizes.values())))
-    with np.load(path, allow_pickle=False) as found:
-        sizes = dict(zip(found["parts"].tolist(), found["sizes"].tolist(), strict=True))
-        return Features(found["x"], None, sizes)
+        found = make()
+        sizes = np.array(list(found.sizes.values()))
+        np.savez(path, x=found.known_BP, parts=np.array(list(found.sizes)), sizes=sizes)
+    with np.load(path, allow_pickle=False) as arrays:
+        return Features(arrays["x"], None, dict(zip(arrays["parts"].tolist(), arrays["sizes"].tolist(), strict=True)))
+
+
+def features_of(
+    question: Question, model: Cerebro, electrodes: Electrodes | None, names: tuple[str, ...], work: Path, word: str
+) -> Features:
+    """Return features of the signal and of an encoder."""
+    task, left = question.task.task, "half-" if word == "half" else ""
+    channels = shared_channels(Split("", "", question.known, None, None), electrodes)
+    simple = kept(work / f"signal-{left}{task}.npz", lambda: methods.simple_features(question, model, False, print))
+
+    def encoded() -> Features:
+        return methods.encoder_features(question, model, channels, electrodes, names, print)
+
+    return simple.beside(kept(work / f"{word}-{task}.npz", encoded))
 
 
 def some(data: LabelledFeatures, chosen: NDArray[np.intp]) -> LabelledFeatures:
@@ -87,12 +100,9 @@ def draws(
         yield np.flatnonzero(labelled), np.flatnonzero(~labelled)
 
 
-def answer(data: LabelledFeatures, asked: LabelledFeatures, readouts: tuple[str, ...]) -> float:
+def answer(data: LabelledFeatures, asked: LabelledFeatures, readout: str) -> float:
     """Return the AUROC of a linear model that was chosen and fitted on ``data``, for other subjects."""
-    candidates = {name: READOUTS[name] for name in readouts}
-    stacks = {"both": (readouts[0], readouts[1])} if len(readouts) == 2 else {}
-    only = ["both"] if stacks else []
-    fitted = fit_chosen(data, candidates, stacks, only=only)
+    fitted = fit_chosen(data, *members([readout]), only=[readout])
     return score(asked, fitted.outputs(asked.raw_BP[:, asked.columns(fitted.parts)], asked.group_B))
 
 
@@ -101,16 +111,16 @@ def few_labels(question: Question, model: Cerebro, work: Path, number: int) -> l
     name = question.task.task
     trained = model.training_record.electrode_windows
     electrodes = electrodes_of([question.known], trained, "nearest")
-    whole = features_of(question, model, electrodes, ("mean", "encoder"), work / f"open-{name}.npz")
+    whole = features_of(question, model, electrodes, ("mean", "encoder"), work, "open")
     (random,) = methods.random_encoders(model, 1)
-    untaught = features_of(question, random, None, ("mean", "encoder"), work / f"random-{name}.npz")
+    untaught = features_of(question, random, None, ("mean", "encoder"), work, "random")
     rows = []
-    for count in (*COUNTS, None):
+    for count in COUNTS:
         for draw, (labelled, asked) in enumerate(draws(labelled_features(question, whole), count, number)):
-            for method, readouts in LABELLED.items():
+            for method, readout in LABELLED.items():
                 data = labelled_features(question, untaught if "random" in method else whole)
-                found = answer(some(data, labelled), some(data, asked), readouts)
-                rows.append([name, "4/5" if count is None else str(count), str(draw), method, f"{found:.4f}"])
+                found = answer(some(data, labelled), some(data, asked), readout)
+                rows.append([name, str(count), str(draw), method, f"{found:.4f}"])
     return rows
 
 
@@ -123,18 +133,16 @@ def missing_electrodes(question: Question, model: Cerebro, work: Path, number: i
     """Return rows (task, draw, method, AUROC with all electrodes, with half of them)."""
     name = question.task.task
     electrodes = electrodes_of([question.known], model.training_record.electrode_windows, "nearest")
-    whole = labelled_features(
-        question, features_of(question, model, electrodes, ("mean", "moments"), work / f"any-{name}.npz")
-    )
+    whole = labelled_features(question, features_of(question, model, electrodes, ("mean", "moments"), work, "any"))
     left = halved(electrodes)
     fewer = Question(**{**vars(question), "channels": question.channels[::2]})
-    half = labelled_features(question, features_of(fewer, model, left, ("mean", "moments"), work / f"half-{name}.npz"))
+    half = labelled_features(question, features_of(fewer, model, left, ("mean", "moments"), work, "half"))
     rows = []
     for draw, (labelled, asked) in enumerate(draws(whole, None, number)):
-        for method in ("mean", "moments", "power", "tangent", "simple"):
-            refit = method in ("power", "tangent", "simple")
-            before = answer(some(whole, labelled), some(whole, asked), (method,))
-            after = answer(some(half if refit else whole, labelled), some(half, asked), (method,))
+        for method in ("mean", "moments", "power", "tangent", "simple", "signal"):
+            refit = method not in ("mean", "moments")
+            before = answer(some(whole, labelled), some(whole, asked), method)
+            after = answer(some(half if refit else whole, labelled), some(half, asked), method)
             rows.append([name, str(draw), f"{method}{', refitted' if refit else ''}", f"{before:.4f}", f"{after:.4f}"])
     return rows
 
