@@ -318,23 +318,6 @@ def test_the_parts_of_a_stack_are_those_of_its_members():
         assert set(candidates) | set(stacks) >= set(pair)
 
 
-@pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.parametrize("name", ["mean", "moments"])
-def test_a_saved_head_answers_as_the_linear_model_that_was_chosen(store, name, centred):
-    """The paper's mean keeps its standardisation in the weights, whose bias must survive centring."""
-    opened = Store(store)
-    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
-    model = Cerebro(2, config=MODEL, n_times=split.train.samples)
-    with process_group("cpu") as processes:
-        found = fit_readout(model, opened, split, name, processes).model
-        found = dataclasses.replace(found, centred=centred, shift_P=found.shift_P + 3.0)
-        readout = Readout(ReadoutConfig(READOUTS[name]), model.config)
-        raw_BP = raw_features(model, readout, opened, split.train, processes, None, None)
-        install(model, found, readout, split)
-        answered = head_outputs(model, opened, split.train, processes)
-    np.testing.assert_allclose(answered, found.outputs(raw_BP, groups_of(split.train)), atol=1e-3)
-
-
 def test_without_centring_neither_ours_nor_a_rival_is_centred(store, tmp_path):
     found = finetune.finetune(
         store,
