@@ -554,7 +554,7 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
         "small": Preset(ModelConfig(depth=8, width=192)),
         "base": Preset(ModelConfig(depth=10, width=576), finetune=FinetuneConfig(drop_path=0.2)),
         "large": Preset(ModelConfig(depth=12, width=768), finetune=FinetuneConfig(drop_path=0.2)),
-        # Not in the paper either: Small with the one further target that a screening supports (``docs/training.md``).
+        # Not in the paper either: Small with the target that a screening weakly supports (``docs/training.md``).
         "open": Preset(ModelConfig(depth=8, width=192), ObjectiveConfig(spectrum=1.0)),
     }
 )

@@ -156,6 +156,6 @@ def test_the_preset_open_runs_from_the_command_line(folder, tmp_path, capsys):
     assert main(["info", "open"]) == 0
     words = capsys.readouterr().out
     assert "8 blocks, width 192" in words
-    assert "objective   simmim, 50% masked" in words
+    assert "objective   simmim, 50% masked, alpha 0.1, spectrum 1\n" in words
     assert main(["info", "small"]) == 0
     assert "objective" not in capsys.readouterr().out
