@@ -49,6 +49,7 @@ from cerebro_eeg.runs.readout_choice import (
     FINE,
     READOUTS,
     SIMPLE,
+    STACKS,
     WIDE,
     BandLearner,
     fit_token_components,
@@ -304,9 +305,9 @@ def linear_answers(
         test: tuple[NDArray[np.float32], ...] = ()
         if features.test_BP is not None and question.test is not None:
             test = (fitted.outputs(features.test_BP[:, data.columns(fitted.parts)], groups_of(question.test)),)
-        chosen = {"readout": fitted.name, "centred": fitted.centred, "strength": fitted.strength}
+        chosen: dict[str, Any] = {"readout": fitted.name, "centred": fitted.centred, "strength": fitted.strength}
         if best.tried.blend is not None:
-            chosen["weight"] = best.tried.blend
+            chosen |= {"weight": best.tried.blend, "of": STACKS[fitted.name][0]}
         settings = sum(crossed.settings(name) for name in only)
         found[readout] = Answer(best.averaged, test, best.tried.score, settings, chosen)
     alone = [name for name, parts in candidates.items() if set(parts) <= {*SIMPLE, *FINE}]

@@ -102,7 +102,7 @@ def overall_sentence(overall: Mapping[str, Any]) -> str:
 def chosen_words(row: Mapping[str, Any]) -> str:
     """Return what cross-validation chose for our default."""
     chosen = row["chosen"]
-    weight = f", weight {chosen['weight']:g} for the encoder" if chosen.get("weight") is not None else ""
+    weight = f", weight {chosen['weight']:g} for {chosen['of']}" if "of" in chosen else ""
     centred = ", features centred per subject" if chosen.get("centred") else ""
     return f"our default is {chosen['readout']}{weight}{centred}"
 
