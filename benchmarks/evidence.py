@@ -8,7 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from cerebro_eeg.runs.compare import _plain
 from cerebro_eeg.runs.compare_result import difference_words, estimate_words
+from cerebro_eeg.scores.paired import draw_scores
+from cerebro_eeg.scores.predictions import Predictions
 
 STEERED = ("adhd", "epilepsy", "eyes", "stress4", "arithmetic", "ssvep4")
 """The tasks whose mean steers the work; the others are reported beside it."""
@@ -47,13 +52,51 @@ def differences(tables: dict[str, dict[str, Any]], name: str, part: str) -> None
         print(f"| {task} |", " | ".join(cells), "|")
 
 
+PAIRS = (
+    ("default", "power and covariance"),
+    ("default", "with narrow bands"),
+    ("hybrid, frozen", "power and covariance"),
+    ("whole, frozen", "with narrow bands"),
+    ("hybrid, frozen", "hybrid, random weights"),
+    ("whole, frozen", "whole, random weights"),
+    ("encoder, frozen", "encoder, random weights"),
+    ("mean, frozen", "mean, random weights"),
+)
+"""Rows whose difference is worth an interval over all six tasks."""
+
+
+def over_tasks(folder_of: dict[str, Path], part: str) -> None:
+    """Print the mean difference of pairs of rows over the six tasks, with an interval: subjects of each are drawn."""
+    print("\n| | minus | difference of the means | 95 % | above 0 |\n| --- | --- | --- | --- | --- |")
+    for ours, rival in PAIRS:
+        values, draws = [], []
+        for place, task in enumerate(STEERED):
+            drawn = []
+            for name in (ours, rival):
+                folder = folder_of[task] / f"task-{_plain(task)}" / f"method-{_plain(name)}"
+                files = [folder / "cv.npz"] if part == "cv" else sorted(folder.glob("test-*.npz"))
+                drawn.append(draw_scores([Predictions.load(file) for file in files], "auroc", seed=place))
+            values.append(drawn[0].value - drawn[1].value)
+            draws.append(drawn[0].draws - drawn[1].draws)
+        mean = np.mean(draws, axis=0)
+        known = mean[np.isfinite(mean)]
+        low, high = np.quantile(known, [0.025, 0.975])
+        above = float((known > 0).mean())
+        print(f"| {ours} | {rival} | {np.mean(values):+.3f} | {low:+.3f} to {high:+.3f} | {above:.0%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     tables: dict[str, dict[str, Any]] = {}
+    folder_of: dict[str, Path] = {}
     for folder in parser.parse_args().folders:
         for table in json.loads((folder / "compare.json").read_text(encoding="utf-8"))["tables"]:
-            tables[table["task"]] = table
+            tables[table["task"]], folder_of[table["task"]] = table, folder
+    if set(STEERED) <= set(tables):
+        for part in ("cv", "test"):
+            print(f"\n{part}")
+            over_tasks(folder_of, part)
     for part in ("cv", "test"):
         print(f"\n{part}")
         whole(tables, part)

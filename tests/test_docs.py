@@ -48,7 +48,7 @@ PAGES = sorted(
 )
 OTHERS = {  # flags of other programs, of scripts and of every verb
     *("nproc-per-node", "nworkers", "nthreads", "help", "json", "debug", "version", "mini", "tueg", "tuab", "neonate"),
-    *("page", "section", "csv", "found", "query-gpu", "format", "print-source", "windows"),
+    *("page", "section", "csv", "found", "query-gpu", "format", "print-source", "windows", "draws"),
 }
 
 
