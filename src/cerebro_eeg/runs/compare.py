@@ -33,7 +33,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import counted, in_time
 from cerebro_eeg.runs import compare_methods as methods
 from cerebro_eeg.runs.compare_costs import costs_of
-from cerebro_eeg.runs.compare_methods import METHODS, Answer, Group, Method, Question
+from cerebro_eeg.runs.compare_methods import METHODS, MethodAnswer, Group, Method, Question
 from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.compare_summary import Row, TaskTable, overall, summarise_task
 from cerebro_eeg.runs.folder import RunFolder
@@ -420,7 +420,7 @@ class Plan:
 
     def _random(self, question: Question, rows: Sequence[Method], cost: float) -> None:
         """Run the controls: the same read-outs of encoders that learned nothing, one for each seed."""
-        began, found = time.monotonic(), dict[str, list[Answer]]()
+        began, found = time.monotonic(), dict[str, list[MethodAnswer]]()
         simple = methods.simple_features(question, self.model, False, self.show) if question.channels else None
         names = ("mean", "encoder") if question.channels else ("mean",)
         for seed, model in enumerate(methods.random_encoders(self.model, question.seeds)):
@@ -458,7 +458,7 @@ class Plan:
             self._keep(question, row, answer, time.monotonic() - began)
             shutil.rmtree(work, ignore_errors=True)
 
-    def _keep(self, question: Question, method: Method, answer: Answer, seconds: float) -> None:
+    def _keep(self, question: Question, method: Method, answer: MethodAnswer, seconds: float) -> None:
         """Write what a method answered; ``row.json`` comes last, and says that the row is finished."""
         folder = self.place(question, method)
         folder.mkdir(parents=True, exist_ok=True)

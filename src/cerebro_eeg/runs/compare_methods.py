@@ -169,7 +169,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MethodAnswer:
     """What a method says, and how its setting was chosen."""
 
     held_out_BK: NDArray[np.float32]
@@ -186,8 +186,8 @@ class Answer:
 # Guessing
 
 
-def guess(question: Question) -> Answer:
-    """Answer with the shares of the classes, or the mean of the values, whatever the window."""
+def guess(question: Question) -> MethodAnswer:
+    """MethodAnswer with the shares of the classes, or the mean of the values, whatever the window."""
     truth = question.truth
     if truth.target_BK is not None:
         output_K = truth.target_BK.mean(0)
@@ -195,7 +195,7 @@ def guess(question: Question) -> Answer:
         count_K = np.bincount(truth.label_B, minlength=truth.outputs)
         output_K = np.log(np.maximum(count_K / count_K.sum(), 1e-6))
     always = [np.tile(output_K.astype(np.float32), (len(of), 1)) for of in (question.known, question.test) if of]
-    return Answer(always[0], tuple(always[1:]), score(truth, always[0]), 0, {})
+    return MethodAnswer(always[0], tuple(always[1:]), score(truth, always[0]), 0, {})
 
 
 # Linear models on features
@@ -275,7 +275,7 @@ def linear_answers(
     readouts: Sequence[str],
     tell: Callable[[str], None],
     before: CrossValidation | None = None,
-) -> tuple[dict[str, Answer], CrossValidation]:
+) -> tuple[dict[str, MethodAnswer], CrossValidation]:
     """Return the answer of each read-out whose features are there; "auto" is the best of ours.
 
     What ``before`` found of candidates without an encoder is taken over, and what was found now is returned for it.
@@ -309,15 +309,15 @@ def linear_answers(
         if best.tried.blend is not None:
             chosen |= {"weight": best.tried.blend, "of": STACKS[fitted.name][0]}
         settings = sum(crossed.settings(name) for name in only)
-        found[readout] = Answer(best.averaged, test, best.tried.score, settings, chosen)
+        found[readout] = MethodAnswer(best.averaged, test, best.tried.score, settings, chosen)
     alone = [name for name, parts in candidates.items() if set(parts) <= {*SIMPLE, *FINE}]
     return found, crossed.keeping(alone)
 
 
-def mean_over_seeds(answers: Sequence[Answer]) -> Answer:
+def mean_over_seeds(answers: Sequence[MethodAnswer]) -> MethodAnswer:
     """Return one answer for several seeds of a random encoder: mean score, and the test outputs of each seed."""
     first = answers[0]
-    return Answer(
+    return MethodAnswer(
         np.mean([one.held_out_BK for one in answers], axis=0),
         tuple(test for one in answers for test in one.test_BK),
         float(np.mean([one.score for one in answers])),
@@ -335,7 +335,7 @@ is the learning rate, the seed, and a name for this training."""
 
 def trained_answer(
     question: Question, train: Train, rates: Sequence[float], work: Path, tell: Callable[[float], None]
-) -> Answer:
+) -> MethodAnswer:
     """Choose a learning rate and centring by cross-validation, then train on all known windows, once for each seed.
 
     Outputs of every finished training are kept in ``work``, so that a stopped comparison goes on behind them.
@@ -381,7 +381,7 @@ def trained_answer(
             output = kept(f"rate-{place}-all-seed-{seed}", everything, None, rates[place], seed)
             tests.append(centre(output, groups_of(question.test), mean_K) if centred else output)
     chosen = {"rate": rates[place], "centred": centred}
-    return Answer(held_out_BK, tuple(tests), best, len(found), chosen)
+    return MethodAnswer(held_out_BK, tuple(tests), best, len(found), chosen)
 
 
 def net_trainer(question: Question, name: str, say: Say) -> Train:
