@@ -33,7 +33,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import counted, in_time
 from cerebro_eeg.runs import compare_methods as methods
 from cerebro_eeg.runs.compare_costs import costs_of
-from cerebro_eeg.runs.compare_methods import METHODS, MethodAnswer, Group, Method, Question
+from cerebro_eeg.runs.compare_methods import METHODS, Group, Method, MethodAnswer, Question
 from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.compare_summary import Row, TaskTable, overall, summarise_task
 from cerebro_eeg.runs.folder import RunFolder
