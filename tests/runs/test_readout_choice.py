@@ -294,7 +294,7 @@ def test_learned_features_are_those_that_the_head_reads(store):
     readout = Readout(readout_config(["bands"], ["Fp1", "Cz", "O1"]), model.config)
     rows = np.arange(0, len(split.train), 2)
     with process_group("cpu") as processes:
-        learner = BandLearner(model, readout, opened, [split.train], processes, None, False)
+        learner = BandLearner(readout, opened, [split.train], processes, None, False)
         readout.bands.load_state_dict(learner.fitted(rows).state_dict())
         raw = raw_features(model, readout, opened, split.train, processes, None, None)
     np.testing.assert_allclose(learner(rows), raw, atol=1e-4)
@@ -323,7 +323,7 @@ def test_without_centring_neither_ours_nor_a_rival_is_centred(store, tmp_path):
         store,
         tmp_path / "run",
         PRESET,
-        finetune.FinetuneOptions("alpha", freeze=True, readout="auto", centring=False),
+        finetune.FinetuneOptions("alpha", freeze=True, readout="auto", centring=False, untrained="as_is"),
         ENGINE,
     )
     probe = json.loads((Path(found.trained[0].folder) / "probe.json").read_text(encoding="utf-8"))
