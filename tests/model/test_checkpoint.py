@@ -28,6 +28,7 @@ from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.checkpoint import Header, LoadReport, hash_tensors, load_into, read, read_header, save
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.schema import from_dict
 from tiny_models import randomized, small
 
 WEIGHTS = "model.safetensors"
@@ -961,3 +962,11 @@ def test_header_of_a_model_says_everything(folder):
     header, _ = read(folder / WEIGHTS)
     assert header == Header(classifier().config, None, HeadConfig(3, names=("a", "b", "c")), TRAINING, VOCABULARY)
     assert Header.from_dict(json.loads(json.dumps(header.to_dict()))) == header
+
+
+def test_an_objective_without_later_fields_is_described_as_before():
+    plain = checkpoint.early_fields(ObjectiveConfig())
+    assert set(plain).isdisjoint(checkpoint.OBJECTIVE)
+    assert from_dict(ObjectiveConfig, {**checkpoint.OBJECTIVE, **plain}) == ObjectiveConfig()
+    further = ObjectiveConfig(spectrum=1.0)
+    assert checkpoint.early_fields(further) == {**plain, "spectrum": 1.0}

@@ -57,6 +57,16 @@ OBJECTIVE: dict[str, Any] = {
 """Values for the fields of an objective that versions before 5, and the first files of version 5, lack."""
 
 
+def early_fields(objective: ObjectiveConfig) -> dict[str, Any]:
+    """Return an objective as JSON values without the fields that early files lack, where they are at these values.
+
+    So the settings of a run that uses none of them are those of earlier releases, whose runs can be gone on with.
+    """
+    return {
+        name: value for name, value in to_dict(objective).items() if name not in OBJECTIVE or value != OBJECTIVE[name]
+    }
+
+
 @dataclass(frozen=True)
 class Header:
     """The content of a checkpoint besides its tensors."""

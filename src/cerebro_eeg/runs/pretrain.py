@@ -136,7 +136,7 @@ def _pretrain(
     say(f"{sum(counts):,} windows of {seconds:g} s; {steps_words}")
     settings = {
         "model": to_dict(config),
-        "objective": to_dict(model.objective),
+        "objective": checkpoint.early_fields(model.objective),
         "pretrain": to_dict(table) | {"batch_size": batch},
         "choices": to_dict(options),
         "from": None if start is None else checkpoint.hash_tensors(dict(model.state_dict())),
