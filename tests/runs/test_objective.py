@@ -15,6 +15,7 @@ from cerebro_eeg.data.batching.loader import Loader
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import StoppedError
+from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs import pretrain
 from cerebro_eeg.runs.pretrain import MaskedTask
 from cerebro_eeg.runs.settings import Engine

@@ -135,9 +135,12 @@ def test_windows_without_common_channels_are_said():
     assert "no channel in common" in "\n".join(rivals.rival_lines([row(0.2, 1.0, "chance", 0.5)]))
 
 
-def test_a_model_without_an_encoder_is_called_so_and_never_loses_to_its_like():
+def test_a_model_without_an_encoder_is_called_so_and_its_defeat_is_said():
+    """Such a model is saved already, so no rival is saved beside it."""
     same = {**row(-0.1, 0.0), "encoder": False}
-    assert rivals.verdict([same]).startswith("this model needs no encoder")
+    said = rivals.verdict([same])
+    assert said.startswith("this model reads simple features alone, as the rivals do: ")
+    assert "with a linear model wins by 0.100" in said
     assert not rivals.rival_wins(same)
 
 

@@ -393,16 +393,20 @@ def verdict(rows: Rows) -> str:
     best = best_simple(rows)
     if best is None:
         return "no simple rival: the windows have no channel in common"
+    alone = "" if best["encoder"] else "this model reads simple features alone, as the rivals do: "
+    return alone + _verdict(best)
+
+
+def _verdict(best: Mapping[str, Any]) -> str:
+    """Return how this model stands beside the best rival."""
     size, name, above = abs(best["difference"]), best["name"], best["above"]
     who = f"{best['subjects']} subjects"
-    if not best["encoder"]:
-        return f"this model needs no encoder: it reads simple features alone, as the best rival, {name}, does"
     if above is None:
         side = "ahead of" if best["difference"] > 0 else "behind"
         return f"this model is {size:.3f} {side} the best rival, {name}; {who} and folds allow no interval here"
     if above >= WIN:
         return f"this model wins: {size:.3f} ahead of the best rival, {name}, over {who}"
-    if rival_wins(best):
+    if best["below"] >= WIN:
         return f"{name} with a linear model wins by {size:.3f} over {who}: prefer it, it takes seconds"
     return (
         f"no winner: this model and the best rival, {name}, differ by {size:.3f}, which {who} cannot tell from chance"
