@@ -87,7 +87,7 @@ def train(model: MaskedCerebro, store: Store, steps: int, batch: int, seed: int)
         task = MaskedTask(sources, order, loader, model.config, model.objective, seed, ProcessGroup(), 1)
         model.train()
         for step, (micro_batch,) in enumerate(task.micro_batches(0, steps)):
-            loss, values = task.share(model, micro_batch)
+            loss, values = task.share(model, task.inputs(micro_batch))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:

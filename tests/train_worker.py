@@ -96,12 +96,13 @@ class Watched:
     def __enter__(self):
         if self.grads is None:
             return
+        from cerebro_eeg.train import step
         from cerebro_eeg.train.distributed import whole
 
         self.clip = torch.nn.utils.clip_grad_norm_
-        step = loop._step
+        gradients = step.gradients
 
-        def first(run, micro_batches, asked, ahead):
+        def first(run, *given):
             def clip(parameters, most):
                 if not self.grads:
                     for name, parameter in run.module.named_parameters():
@@ -111,15 +112,17 @@ class Watched:
 
             torch.nn.utils.clip_grad_norm_ = clip
             try:
-                return step(run, micro_batches, asked, ahead)
+                return gradients(run, *given)
             finally:
                 torch.nn.utils.clip_grad_norm_ = self.clip
 
-        self.step, loop._step = step, first
+        self.gradients, step.gradients = gradients, first
 
     def __exit__(self, *_):
         if self.grads is not None:
-            loop._step = self.step
+            from cerebro_eeg.train import step
+
+            step.gradients = self.gradients
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ its axes: ``signal_RT`` has the shape (R, T).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ def onto(tensor: Tensor, device: torch.device | None) -> Tensor:
     """Copy a tensor to a device. A copy from ordinary memory would wait for all work of a GPU; page-locked does not."""
     if device is None or device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph cannot repeat a copy from the host")
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
@@ -41,6 +43,8 @@ class Layout:
     """True for channels and false for pads, in padded windows; None if there are no pads."""
     present_BC: Tensor | None = None
     """True where the grid holds a channel; None if it does everywhere."""
+    filled: int = 0
+    """How many windows, the last ones, only fill up the rows and count for nothing."""
 
     @staticmethod
     def uniform(windows: int, width: int) -> "Layout":
@@ -48,17 +52,17 @@ class Layout:
         return Layout(windows, width)
 
     @staticmethod
-    def ragged(counts: Sequence[int], device: torch.device | None = None) -> "Layout":
-        """Return the layout of windows of ``counts[0]``, ``counts[1]``, ... rows."""
-        width = max(counts, default=0)
-        if all(n == width for n in counts):
+    def ragged(counts: Sequence[int], device: torch.device | None = None, width: int = 0, filled: int = 0) -> "Layout":
+        """Return the layout of windows of ``counts[0]``, ``counts[1]``, ... rows, in a grid of at least ``width``."""
+        width = max(width, *counts, 0)
+        if not filled and all(n == width for n in counts):
             return Layout(len(counts), width)
         counts_B = torch.tensor(counts)
         first_B = counts_B.cumsum(0) - counts_B
         shift_R = (torch.arange(len(counts)) * width - first_B).repeat_interleave(counts_B)
         slot_R = shift_R + torch.arange(len(shift_R))
         present_BC = torch.arange(width) < counts_B[:, None]
-        return Layout(len(counts), width, onto(slot_R, device), None, onto(present_BC, device))
+        return Layout(len(counts), width, onto(slot_R, device), None, onto(present_BC, device), filled)
 
     @staticmethod
     def padded(real_BC: Tensor) -> "Layout":
@@ -75,8 +79,7 @@ class Layout:
 
     def rows(self, x_BC: Tensor) -> Tensor:
         """Return the rows (R, ...) of a grid (B, C, ...)."""
-        flat = x_BC.flatten(0, 1)
-        return flat if self.slot_R is None else flat.index_select(0, self.slot_R)
+        return x_BC.flatten(0, 1) if self.slot_R is None else x_BC.flatten(0, 1).index_select(0, self.slot_R)
 
     def per_row(self, x_B: Tensor) -> Tensor:
         """Repeat the value of each window for all of its rows: (B, ...) to (R, ...)."""
@@ -88,7 +91,12 @@ class Layout:
         """Return the number of real rows of each window, (B,)."""
         if self.present_BC is None:
             return torch.full((self.windows,), self.width, device=device)
-        return self.present_BC.sum(1)
+        return functional.pad(self.present_BC[: self.windows - self.filled].sum(1), (0, self.filled))
+
+    def counted(self) -> Tensor | None:
+        """Return true for the rows that count, (R,): neither pads nor rows that only fill up; None if all count."""
+        real = (self.windows - self.filled) * self.width
+        return self.slot_R < real if self.filled and self.slot_R is not None else self.real_R
 
     def first_rows(self) -> Tensor | None:
         """Return the first row of each ragged window and the number of all rows, (B + 1,); None for equal windows."""
@@ -109,7 +117,8 @@ class Layout:
         if self.slot_R is not None:
             slot_R = torch.stack([self._double_slot() + k for k in (0, 1)], 1).flatten()
             assert self.present_BC is not None
-            return Layout(self.windows, 2 * self.width, slot_R, None, self.present_BC.repeat_interleave(2, 1)), source_R
+            present_BC = self.present_BC.repeat_interleave(2, 1)
+            return replace(self, width=2 * self.width, slot_R=slot_R, present_BC=present_BC), source_R
         if self.real_R is None:
             return Layout.uniform(self.windows, 2 * self.width), source_R
         real_R = self.real_R[source_R // 2]
@@ -165,10 +174,9 @@ class Batch:
 
     def packed(self) -> "Batch":
         """Return the same windows without their pads."""
-        if self.layout.real_R is None:
+        if (keep_R := self.layout.real_R) is None:
             return self
-        keep_R = self.layout.real_R
-        counts = [int(n) for n in keep_R.reshape(self.layout.windows, self.layout.width).sum(1).tolist()]
+        counts = keep_R.reshape(self.layout.windows, self.layout.width).sum(1).tolist()
+        layout = Layout.ragged(counts, keep_R.device)
         scale_R = None if self.scale_R is None else self.scale_R[keep_R]
-        layout = Layout.ragged(counts, self.signal_RT.device)
         return Batch(self.signal_RT[keep_R], self.channels_R2[keep_R], layout, scale_R)

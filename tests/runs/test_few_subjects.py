@@ -180,7 +180,7 @@ def test_a_killed_run_ends_bitwise_equal(store, pretrained, tmp_path, way, preci
 
 def test_a_run_killed_before_its_first_save_begins_with_the_probe_again(store, pretrained, tmp_path):
     whole = tune(store, tmp_path / "whole", pretrained, few=True, steps=3).trained[0]
-    with patch.object(loop, "_step", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(loop.StepComputer, "begin", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         tune(store, tmp_path / "cut", pretrained, few=True, steps=3)
     assert (tmp_path / "cut" / "seed-0" / "best-0.safetensors").exists()
     assert [line["step"] for line in read_lines(tmp_path / "cut" / "seed-0" / "metrics.jsonl")] == [0]

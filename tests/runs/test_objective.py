@@ -11,6 +11,7 @@ import torch
 from cerebro_eeg import Cerebro, MaskedCerebro
 from cerebro_eeg.cli import main
 from cerebro_eeg.config import ObjectiveConfig, preset
+from cerebro_eeg.data.batching.filling import together
 from cerebro_eeg.data.batching.loader import Loader
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.storing.store import Store
@@ -48,15 +49,15 @@ def folder(tmp_path_factory):
 
 def test_a_stopped_run_ends_bitwise_as_one_that_never_was(folder, tmp_path, monkeypatch):
     whole = pretrain.pretrain([folder], tmp_path / "whole", PRESET, CHOICES, ENGINE)
-    step = loop._step
+    begin = loop.StepComputer.begin
 
-    def interrupted(run, micro_batches, asked, ahead):
-        return step(run, micro_batches, (run.progress.step == 3, False), ahead)
+    def interrupted(computer, micro_batches, asked):
+        begin(computer, micro_batches, (computer._run.progress.step == 3, False))
 
-    monkeypatch.setattr(loop, "_step", interrupted)
+    monkeypatch.setattr(loop.StepComputer, "begin", interrupted)
     with pytest.raises(StoppedError):
         pretrain.pretrain([folder], tmp_path / "cut", PRESET, CHOICES, ENGINE)
-    monkeypatch.setattr(loop, "_step", step)
+    monkeypatch.setattr(loop.StepComputer, "begin", begin)
     cut = pretrain.pretrain([folder], tmp_path / "cut", PRESET, CHOICES, ENGINE)
     assert cut.sha256 == whole.sha256
     lines, others = (
@@ -100,7 +101,7 @@ def test_counts_of_a_step_are_those_of_its_micro_batches(folder):
             [(store, windows)], order, loader, model.config, model.objective, 3, ProcessGroup(), 4, torch.float64
         )
         for pieces in task.micro_batches(0, 5):
-            found = [task._reconstruct(model, piece.raw) for piece in pieces]
+            found = [task._reconstruct(model, task.inputs(piece)) for piece in pieces]
             counted = {
                 "masked": sum(int(one.masked_count) for one in found),
                 "visible": sum(int(one.visible_count) for one in found),
@@ -125,7 +126,9 @@ def test_a_view_depends_on_seed_epoch_and_window_alone(folder):
             task = MaskedTask([(store, windows)], order, loader, config, objective, seed, ProcessGroup(), pieces)
             for micro_batches in task.micro_batches(*steps):
                 for piece in micro_batches:
-                    batch, noise_RN = task._inputs(piece.raw)
+                    inputs = task.inputs(piece)
+                    *of_batch, noise_RN, _ = inputs.tensors
+                    batch = together(inputs.form, of_batch)
                     counts = batch.layout.counts(torch.device("cpu")).tolist()
                     parts = zip(batch.signal_RT.split(counts), noise_RN.split(counts), strict=True)
                     step = piece.raw.step

@@ -27,7 +27,7 @@ from cerebro_eeg.runs.provenance import seen_before, subject_marks
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.training import engine_changes
 from cerebro_eeg.runs.windows import find_splits, read_task
-from cerebro_eeg.train import loop
+from cerebro_eeg.train import loop, step
 from train_stores import make_store
 from train_worker import preset
 
@@ -208,7 +208,7 @@ def test_other_threads_end_the_promise_of_equal_bits(tmp_path, monkeypatch):
 def test_what_rounds_otherwise(before, now, words):
     """None: the field was not there yet."""
     common = {"processes": 1, "threads": 2, "device": "cpu", "precision": "bf16", "residual": "bf16"}
-    common |= {"kernels": "ours", "compiled": False, "deterministic": False}
+    common |= {"kernels": "ours", "compiled": False, "captured": False, "deterministic": False}
     there = {name: value for name, value in (common | before).items() if value is not None}
     assert engine_changes(there, common | now) == words
 
@@ -257,7 +257,7 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path, monkeypatch):
         return lambda *given, **named: (seen.append(state()), function(*given, **named))[1]
 
     monkeypatch.setattr(finetune, "fit_probe", watching(finetune.fit_probe))
-    monkeypatch.setattr(loop, "_step", watching(loop._step))
+    monkeypatch.setattr(step, "gradients", watching(step.gradients))
     before = state()
     engine = replace(ENGINE, kernels="stock", deterministic=True, threads=before[-1] + 1)
     pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), CHOICES, engine)

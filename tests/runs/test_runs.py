@@ -242,15 +242,28 @@ def test_two_trainings_in_one_folder_are_refused(folder, tmp_path):
         pretrain.pretrain([folder], tmp_path / "run", preset({}), CHOICES, ENGINE)
 
 
+def raw_of_inputs(monkeypatch):
+    """Return a function that tells which windows the inputs of a micro-batch were made from."""
+    made, original = {}, MaskedTask._inputs
+
+    def inputs(self, raw, counts):
+        found = original(self, raw, counts)
+        made[id(found)] = found, raw  # kept, so that no other object gets its address
+        return found
+
+    monkeypatch.setattr(MaskedTask, "_inputs", inputs)
+    return lambda given: made[id(given)][1]
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_path, monkeypatch, where):
     out, stop = tmp_path / "run", 3
-    original = MaskedTask.share
+    original, raw_of = MaskedTask.share, raw_of_inputs(monkeypatch)
 
-    def poisoned(self, module, piece):
-        share, values = original(self, module, piece)
-        number = self._order.step(stop)
-        if piece.raw.step.window[0] == number.window[0] and piece.raw.step.epoch[0] == number.epoch[0]:
+    def poisoned(self, module, inputs):
+        share, values = original(self, module, inputs)
+        number, step = self._order.step(stop), raw_of(inputs).step
+        if step.window[0] == number.window[0] and step.epoch[0] == number.epoch[0]:
             share = share * float("nan") if where == "loss" else share + (share - share.detach()).abs().sqrt()
         return share, values
 
@@ -272,11 +285,11 @@ def test_not_a_number_stops_before_the_update_and_names_the_windows(folder, tmp_
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_one_bad_window_is_found(folder, tmp_path, monkeypatch, strategy):
     """Each window of a micro-batch is computed alone, so that only the bad ones are named."""
-    original = MaskedTask._reconstruct
+    original, raw_of = MaskedTask._reconstruct, raw_of_inputs(monkeypatch)
 
-    def poisoned(self, module, raw, *inputs):
-        found = original(self, module, raw, *inputs)
-        bad = any(self._windows[0].ids([w])[0][1] == 512 for w in raw.step.window.tolist())
+    def poisoned(self, module, inputs):
+        found = original(self, module, inputs)
+        bad = any(self._windows[0].ids([w])[0][1] == 512 for w in raw_of(inputs).step.window.tolist())
         return replace(found, masked_sum=found.masked_sum * float("inf")) if bad else found
 
     monkeypatch.setattr(MaskedTask, "_reconstruct", poisoned)
@@ -326,15 +339,15 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     engine = Engine(device="cuda", deterministic=True, readers=2)
     chosen = replace(CHOICES, steps=12)
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
-    step = loop._step
+    begin = loop.StepComputer.begin
 
-    def interrupted(run, micro_batches, asked, ahead):
-        return step(run, micro_batches, (run.progress.step == 5, False), ahead)
+    def interrupted(computer, micro_batches, asked):
+        begin(computer, micro_batches, (computer._run.progress.step == 5, False))
 
-    monkeypatch.setattr(loop, "_step", interrupted)
+    monkeypatch.setattr(loop.StepComputer, "begin", interrupted)
     with pytest.raises(StoppedError):
         pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
-    monkeypatch.setattr(loop, "_step", step)
+    monkeypatch.setattr(loop.StepComputer, "begin", begin)
     cut = pretrain.pretrain([folder], tmp_path / "cut", preset({}), chosen, engine)
     assert cut.sha256 == whole.sha256
     assert [line.get("loss") for line in read_lines(Path(whole.folder) / "metrics.jsonl")] == [

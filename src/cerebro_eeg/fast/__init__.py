@@ -17,6 +17,8 @@ formulas are the reference. ``model/live.py`` also uses ``graph.py`` (CUDA graph
 ``row_difference``       ``table[one] - table[other]``
 ``Compilable``           the base of modules that can be compiled in parts
 ``compile_model``        compiles all such modules of a model
+``constant``             numbers as a tensor of a device
+``Capture``              a computation as CUDA graphs
 ``packed``               a context in which weights are stored in the order that a CPU reads
 ``use``, ``choose``      the one switch: ``"auto"``, ``"stock attention"`` or ``"stock"``
 ======================== =====================================================================================
@@ -34,6 +36,7 @@ from cerebro_eeg.batch import Layout
 from cerebro_eeg.fast import eligible, inference_cpu, inference_cuda
 from cerebro_eeg.fast.attention import attend
 from cerebro_eeg.fast.block_parts import BlockParts
+from cerebro_eeg.fast.capture import Capture, can_capture, capturing, constant
 from cerebro_eeg.fast.compile import Compilable, compile_model
 from cerebro_eeg.fast.eligible import choose, use
 from cerebro_eeg.fast.embedding import masked_linear, row_difference
@@ -44,11 +47,15 @@ from cerebro_eeg.fast.torch_attention import sdpa
 
 __all__ = [
     "BlockParts",
+    "Capture",
     "Compilable",
     "Residual",
     "attend",
+    "can_capture",
+    "capturing",
     "choose",
     "compile_model",
+    "constant",
     "linear",
     "masked_linear",
     "mlp",

@@ -216,9 +216,8 @@ class Stack(Compilable):
         """Return 0 for branches to skip and 1 / (1 - rate) for the others, (K, 2, B); None without drop path."""
         if not self.training or not any(self.drop_path):
             return None
-        if noise_K2B is None:
-            noise_K2B = torch.rand(len(self.blocks), 2, windows, device=device)
-        rate_K11 = torch.tensor(self.drop_path, device=device)[:, None, None]
+        noise_K2B = torch.rand(len(self.blocks), 2, windows, device=device) if noise_K2B is None else noise_K2B
+        rate_K11 = fast.constant(self.drop_path, device)[:, None, None]
         return (noise_K2B >= rate_K11) / (1 - rate_K11)
 
 

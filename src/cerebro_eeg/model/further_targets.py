@@ -183,7 +183,8 @@ def _signal(batch: Batch, config: ModelConfig) -> tuple[Tensor, ModelConfig, Ten
 
 
 def _real(layout: Layout, signal_RT: Tensor) -> Tensor:
-    """Return which rows are no pads."""
-    if layout.real_R is not None:
-        return layout.real_R
+    """Return which rows count: no pads, and none that only fill up."""
+    counted_R = layout.counted()
+    if counted_R is not None:
+        return counted_R
     return torch.ones(len(signal_RT), dtype=torch.bool, device=signal_RT.device)

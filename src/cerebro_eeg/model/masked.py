@@ -170,8 +170,8 @@ def compare(patches: Patches, raw_RNL: Tensor, masked_RN: Tensor, objective: Obj
     if objective.patch_error == "mean":
         error_RN = error_RN / target_RNL.shape[-1]
     visible_RN = ~masked_RN
-    if patches.layout.real_R is not None:
-        visible_RN = visible_RN & patches.layout.real_R[:, None]
+    if (counted_R := patches.layout.counted()) is not None:
+        visible_RN = visible_RN & counted_R[:, None]
     masked_sum, visible_sum = (error_RN.masked_fill(~chosen_RN, 0).sum() for chosen_RN in (masked_RN, visible_RN))
     sums = masked_sum, masked_RN.sum(), visible_sum, visible_RN.sum()
     return Reconstruction(target_RNL, raw_RNL, masked_RN, patches.layout, *sums, objective.alpha)

@@ -23,12 +23,14 @@ from torch.nn import functional
 
 from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.config import FinetuneConfig, HeadConfig, Preset, Training
+from cerebro_eeg.data.batching.filling import Filling, apart, together
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step
 from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.fast import constant
 from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
@@ -61,6 +63,7 @@ from cerebro_eeg.runs.training import (
     begin_folder,
     begin_run,
     choose_arithmetic,
+    fill_batches,
     fit_batch,
     gathered,
     plan_length,
@@ -517,7 +520,10 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     with Loader(
         [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
     ) as loader:
-        task = LabelTask(windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype)
+        filling = fill_batches([windows], batch, arithmetic, processes)
+        task = LabelTask(
+            windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype, filling
+        )
         groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
         plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
@@ -709,17 +715,13 @@ def class_weights(windows: Windows, balanced: bool) -> NDArray[np.float64]:
     return weights
 
 
-LabelledInputs = tuple[Batch, Tensor]
-"""The arguments of the model: windows on the device, with added noise, and the random numbers of drop path."""
-
-
 @dataclass(frozen=True)
 class LabelledMicroBatch:
     """Windows of a step that are computed together, and the summed weight of the whole step's windows."""
 
     raw: RawStep
     weight: float
-    inputs: LabelledInputs | None = None
+    inputs: loop.Inputs | None = None
     """Inputs that are already on the device. Only the first micro-batch of a step has them, to save memory."""
 
 
@@ -738,8 +740,9 @@ class LabelTask:
         processes: ProcessGroup,
         micro_batches: int,
         dtype: torch.dtype = torch.float16,
+        filling: Filling | None = None,
     ) -> None:
-        self._windows, self._order, self._loader = windows, order, loader
+        self._windows, self._order, self._loader, self._filling = windows, order, loader, filling
         self._config, self._depth, self._seed = config, depth, seed
         self._processes, self._micro_batches, self._dtype = processes, micro_batches, dtype
         self._scaling = None if windows.target is None else scaling_of(windows)
@@ -750,36 +753,58 @@ class LabelTask:
         for step, raws in read_steps(self._order, self._loader, self._processes, self._micro_batches, first, last):
             weight = self._weigh(step)
             yield [
-                LabelledMicroBatch(raw, weight, None if place else self._inputs(raw)) for place, raw in enumerate(raws)
+                LabelledMicroBatch(raw, weight, None if place else self._inputs(raw, weight))
+                for place, raw in enumerate(raws)
             ]
 
-    def share(self, module: nn.Module, micro_batch: LabelledMicroBatch) -> tuple[Tensor, Tensor]:
-        output_BK = self._forward(module, micro_batch.inputs or self._inputs(micro_batch.raw))
-        loss, right = self._losses(output_BK, micro_batch.raw)
+    def inputs(self, micro_batch: LabelledMicroBatch) -> loop.Inputs:
+        return micro_batch.inputs or self._inputs(micro_batch.raw, micro_batch.weight)
+
+    def share(self, module: nn.Module, inputs: loop.Inputs) -> tuple[Tensor, Tensor]:
+        output_BK, weight = self._forward(module, inputs), inputs.tensors[-1]
+        assert weight is not None
+        loss, right = self._losses(output_BK, inputs)
         values = torch.stack([right / self._order.batch_size]) if self.names else output_BK.new_zeros(0)
-        return loss / micro_batch.weight, values.detach()
+        return loss / weight, values.detach()
 
     def window_names(self, micro_batch: LabelledMicroBatch) -> list[str]:
         return name_windows([self._windows], micro_batch.raw.step)
 
     def window_losses(self, module: nn.Module, micro_batch: LabelledMicroBatch) -> Iterator[tuple[str, Tensor]]:
         for name, raw in read_alone(self._loader, [self._windows], micro_batch.raw.step):
-            yield name, self._losses(self._forward(module, self._inputs(raw)), raw)[0]
+            inputs = self._inputs(raw, micro_batch.weight)
+            yield name, self._losses(self._forward(module, inputs), inputs)[0]
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
         note_seen(notes, [self._windows], self._order.step(step - 1))
 
-    def _inputs(self, raw: RawStep) -> LabelledInputs:
+    def _inputs(self, raw: RawStep, weight: float) -> loop.Inputs:
         """Lay the windows out on the device. The loop fetches the next step while the device computes the last one."""
         device = self._processes.device
         batch = self._with_noise(lay_out(raw, device, self._dtype), raw)
-        drop_B = self._keys(raw, random_numbers.DROP_PATH)
+        drop_B = random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, random_numbers.DROP_PATH)
+        if self._filling is not None:
+            batch, drop_B = self._filling.fill(batch, raw.kept_counts()), self._filling.extend(drop_B)
         place_K2 = torch.arange(2 * self._depth, device=device).reshape(self._depth, 2, 1)
-        return batch, random_numbers.uniform(drop_B, place_K2)
+        noise_K2B = random_numbers.uniform(onto(drop_B, device), place_K2)
+        weighed = torch.tensor(weight, dtype=torch.promote_types(self._dtype, torch.float32))
+        form, tensors = apart(batch)
+        return loop.Inputs(form, (*tensors, noise_K2B, onto(self._truth(raw), device), onto(weighed, device)))
 
-    def _forward(self, module: nn.Module, inputs: LabelledInputs) -> Tensor:
-        batch, noise_K2B = inputs
-        output: Tensor = module(batch, noise_K2B=noise_K2B)
+    def _truth(self, raw: RawStep) -> Tensor:
+        """Return the class of every window (B,), or its scaled targets (B, K)."""
+        if self._scaling is None:
+            return raw.label_B
+        assert raw.target_BK is not None
+        dtype = torch.promote_types(self._dtype, torch.float32)
+        mean_K, std_K = (torch.tensor(x, dtype=dtype) for x in (self._scaling.mean_K, self._scaling.std_K))
+        return ((raw.target_BK - mean_K) / std_K).to(dtype)
+
+    def _forward(self, module: nn.Module, inputs: loop.Inputs) -> Tensor:
+        """Return the outputs for all windows but the empty ones, which only fill up the batch."""
+        *of_batch, noise_K2B, _, _ = inputs.tensors
+        batch = together(inputs.form, of_batch)
+        output: Tensor = module(batch, noise_K2B=noise_K2B)[: batch.layout.windows - batch.layout.filled]
         return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
     def _keys(self, raw: RawStep, purpose: int) -> Tensor:
@@ -808,19 +833,17 @@ class LabelTask:
         )
         return dataclasses.replace(batch, signal_RT=full_RT + size_R1 * noise_RT)
 
-    def _losses(self, output_BK: Tensor, raw: RawStep) -> tuple[Tensor, Tensor]:
+    def _losses(self, output_BK: Tensor, inputs: loop.Inputs) -> tuple[Tensor, Tensor]:
         """Return the sum of the windows' weighted losses, and the number of right answers."""
+        truth = inputs.tensors[-2]
+        assert truth is not None
         if self._scaling is None:
-            label_B = raw.label_B.to(output_BK.device, non_blocking=True)
-            weight_K = onto(torch.tensor(self._weights, dtype=output_BK.dtype), output_BK.device)
+            weight_K = constant(tuple(self._weights.tolist()), output_BK.device, output_BK.dtype)
             loss = functional.cross_entropy(
-                output_BK, label_B, weight_K, reduction="sum", label_smoothing=self._config.label_smoothing
+                output_BK, truth, weight_K, reduction="sum", label_smoothing=self._config.label_smoothing
             )
-            return loss, (output_BK.argmax(1) == label_B).sum()
-        assert raw.target_BK is not None
-        mean_K, std_K = (torch.tensor(x, dtype=output_BK.dtype) for x in (self._scaling.mean_K, self._scaling.std_K))
-        wanted_BK = onto((raw.target_BK - mean_K) / std_K, output_BK.device).to(output_BK.dtype)
-        loss = (output_BK - wanted_BK).square().mean(1).sum()
+            return loss, (output_BK.argmax(1) == truth).sum()
+        loss = (output_BK - truth.to(output_BK.dtype)).square().mean(1).sum()
         return loss, loss.new_zeros(())
 
     def _weigh(self, step: Step) -> float:

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.batch import Batch, Layout, onto
+from cerebro_eeg.batch import Layout, onto
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, SignalConfig
+from cerebro_eeg.data.batching.filling import Filling, apart, together
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
@@ -38,6 +39,7 @@ from cerebro_eeg.runs.training import (
     TrainingPlan,
     begin_run,
     choose_arithmetic,
+    fill_batches,
     fit_batch,
     gathered,
     plan_length,
@@ -155,7 +157,10 @@ def _pretrain(
     cuda = processes.device.type == "cuda"
     with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
         fit_further_targets(model, loader, counts)
-        task = MaskedTask(sources, order, loader, config, model.objective, options.seed, processes, micro, dtype)
+        filling = fill_batches([windows for _, windows in sources], batch, arithmetic, processes)
+        task = MaskedTask(
+            sources, order, loader, config, model.objective, options.seed, processes, micro, dtype, filling
+        )
         groups = group_parameters(model, table.weight_decay)
         plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
@@ -216,10 +221,6 @@ def _write_weights(run: loop.TrainingRun, folder: RunFolder, model: MaskedCerebr
     return checkpoint.hash_tensors(tensors)
 
 
-MaskedInputs = tuple[Batch, Tensor]
-"""The arguments of the model: windows on the device, and the noise that chooses their masked tokens."""
-
-
 @dataclass(frozen=True)
 class MaskedMicroBatch:
     """Windows of a step that are computed together, and the counts of the whole step."""
@@ -227,7 +228,7 @@ class MaskedMicroBatch:
     raw: RawStep
     counts: dict[str, int]
     """Errors of each part of the loss, over all processes."""
-    inputs: MaskedInputs | None = None
+    inputs: loop.Inputs | None = None
     """Inputs that are already on the device. Only the first micro-batch of a step has them, to save memory."""
 
 
@@ -245,8 +246,9 @@ class MaskedTask:
         processes: ProcessGroup,
         micro_batches: int,
         dtype: torch.dtype = torch.float16,
+        filling: Filling | None = None,
     ) -> None:
-        self._windows = [windows for _, windows in sources]
+        self._windows, self._filling = [windows for _, windows in sources], filling
         self._order, self._loader, self._seed = order, loader, seed
         self._config, self._objective = config, objective
         self._processes, self._micro_batches, self._dtype = processes, micro_batches, dtype
@@ -257,15 +259,19 @@ class MaskedTask:
         for step, raws in read_steps(self._order, self._loader, self._processes, self._micro_batches, first, last):
             counts = self._counts(step)
             yield [
-                MaskedMicroBatch(raw, counts, None if place else self._inputs(raw)) for place, raw in enumerate(raws)
+                MaskedMicroBatch(raw, counts, None if place else self._inputs(raw, counts))
+                for place, raw in enumerate(raws)
             ]
 
-    def share(self, module: nn.Module, micro_batch: MaskedMicroBatch) -> tuple[Tensor, Tensor]:
-        found = self._reconstruct(module, micro_batch.raw, micro_batch.inputs)
-        counts = micro_batch.counts
-        masked = found.masked_sum / max(1, counts["masked"])
-        visible = found.visible_sum / max(1, counts["visible"])
-        further = [term.sum / max(1, counts[term.name]) for term in found.further]
+    def inputs(self, micro_batch: MaskedMicroBatch) -> loop.Inputs:
+        return micro_batch.inputs or self._inputs(micro_batch.raw, micro_batch.counts)
+
+    def share(self, module: nn.Module, inputs: loop.Inputs) -> tuple[Tensor, Tensor]:
+        found, count_V = self._reconstruct(module, inputs), inputs.tensors[-1]
+        assert count_V is not None
+        masked_count, visible_count, *further_counts = count_V.unbind()
+        masked, visible = found.masked_sum / masked_count, found.visible_sum / visible_count
+        further = [term.sum / count for term, count in zip(found.further, further_counts, strict=True)]
         loss = masked + self._objective.alpha * visible
         for term, value in zip(found.further, further, strict=True):
             loss = loss + term.weight * value
@@ -276,27 +282,35 @@ class MaskedTask:
 
     def window_losses(self, module: nn.Module, micro_batch: MaskedMicroBatch) -> Iterator[tuple[str, Tensor]]:
         for name, raw in read_alone(self._loader, self._windows, micro_batch.raw.step):
-            yield name, self._reconstruct(module, raw).loss
+            yield name, self._reconstruct(module, self._inputs(raw, micro_batch.counts)).loss
 
     def note(self, step: int, notes: dict[str, Any]) -> None:
         note_seen(notes, self._windows, self._order.step(step - 1))
 
-    def _reconstruct(self, module: nn.Module, raw: RawStep, inputs: MaskedInputs | None = None) -> Reconstruction:
-        found: Reconstruction = module(*(inputs or self._inputs(raw)))
+    def _reconstruct(self, module: nn.Module, inputs: loop.Inputs) -> Reconstruction:
+        *of_batch, noise_RN, _ = inputs.tensors
+        found: Reconstruction = module(together(inputs.form, of_batch), noise_RN)
         return found
 
-    def _inputs(self, raw: RawStep) -> MaskedInputs:
+    def _inputs(self, raw: RawStep, counts: dict[str, int]) -> loop.Inputs:
         """Lay the windows out on the device. The loop fetches the next step while the device computes the last one."""
-        device = self._processes.device
-        batch = lay_out(raw, device, self._dtype)
+        device, key_B, epoch_B = self._processes.device, raw.key_B, raw.epoch_B
+        batch, rows = lay_out(raw, device, self._dtype), raw.kept_counts()
         if has_views(self._objective):
-            noise_B3, key_B = view_noise(self._seed, raw.key_B, raw.epoch_B)
+            noise_B3, view_B = view_noise(self._seed, raw.key_B, raw.epoch_B)
             row_R = torch.cat([torch.arange(count) for count in raw.counts])
-            key_R = key_B.repeat_interleave(torch.tensor(raw.counts))
-            noise_R = random_numbers.uniform(key_R, 3 + row_R)
+            noise_R = random_numbers.uniform(view_B.repeat_interleave(torch.tensor(raw.counts)), 3 + row_R)
             batch = make_view(batch, raw.counts, self._objective, noise_B3, noise_R)
-        noise_RN = mask_noise(self._config, batch.layout, raw.key_B, raw.epoch_B, self._seed, self._tokens, device)
-        return batch, noise_RN
+            if self._objective.keep_channels < 1:
+                rows = kept_counts(raw.counts, noise_B3[:, 0], self._objective)
+        if self._filling is not None:
+            batch = self._filling.fill(batch, rows)
+            key_B, epoch_B = self._filling.extend(key_B), self._filling.extend(epoch_B)
+        noise_RN = mask_noise(self._config, batch.layout, key_B, epoch_B, self._seed, self._tokens, device)
+        form, tensors = apart(batch)
+        dtype = torch.promote_types(self._dtype, torch.float32)
+        count_V = torch.tensor([max(1, counts[name]) for name in self.names], dtype=dtype)
+        return loop.Inputs(form, (*tensors, noise_RN, onto(count_V, device)))
 
     def _counts(self, step: Step) -> dict[str, int]:
         """Return the number of errors of each part of the loss in a step, over all processes."""

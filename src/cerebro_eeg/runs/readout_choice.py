@@ -32,7 +32,7 @@ from cerebro_eeg.runs.linear_models import (
     labelled,
     standardisation,
 )
-from cerebro_eeg.runs.store_predictions import predict_windows
+from cerebro_eeg.runs.store_predictions import BatchOutputs, predict_windows
 from cerebro_eeg.runs.windows import Electrodes, Split
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision
@@ -368,9 +368,12 @@ def head_outputs(
     electrodes: Electrodes | None = None,
     precision: Precision = "fp32",
     say: Say | None = None,
+    outputs: BatchOutputs | None = None,
 ) -> NDArray[np.float32]:
     """Return the outputs of a model for all windows; a centred head subtracts the mean of each subject's windows."""
-    output = predict_windows(model, store, windows, processes, electrodes=electrodes, precision=precision, say=say)
+    output = predict_windows(
+        model, store, windows, processes, electrodes=electrodes, precision=precision, say=say, outputs=outputs
+    )
     if isinstance(model, Cerebro) and model.head is not None and model.head.centred:
         return centre(output, groups_of(windows), bias_of(model))
     return output

@@ -38,6 +38,8 @@ class Engine:
     """Windows that a process computes at once; otherwise what fits into memory."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Compile the blocks; auto does so on a GPU."""
+    capture: bool = False
+    """On a single GPU, repeat each training step as one CUDA graph. New, and never yet run on a GPU."""
     kernels: Literal["ours", "stock"] = "ours"
     """Ours for attention, norms and GELU, on GPUs tried on an H200 only, or torch's alone."""
     recompute: bool = False

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import torch
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
+from cerebro_eeg.data.batching.filling import apart, together
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.fast import packed
+from cerebro_eeg.fast import Capture, can_capture, packed
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
@@ -27,6 +28,38 @@ from cerebro_eeg.train.loop import Precision, evaluating
 
 SECONDS = 10.0
 """Time between two lines of progress."""
+Read = Callable[[nn.Module, Batch], torch.Tensor]
+"""Computes an output of a model for a batch."""
+
+
+class BatchOutputs:
+    """Outputs of a model for batches, in evaluation mode; on a GPU as CUDA graphs where batches have one form.
+
+    The graphs are kept, so use one object for as long as the model is the same.
+    """
+
+    def __init__(
+        self, model: nn.Module, processes: ProcessGroup, read: Read | None = None, precision: Precision = "fp32"
+    ) -> None:
+        self.model, self.device, self.precision = model, processes.device, precision
+        self._read = read
+        alone = processes.size == 1 and processes.strategy == "ddp"
+        self._capture = Capture(self._of, self.device) if alone and can_capture(self.device) else None
+
+    @torch.no_grad()
+    def begin(self, batch: Batch) -> Callable[[], torch.Tensor]:
+        """Begin to compute the output of a batch, and return a function that waits for it; it comes on the CPU."""
+        form, tensors = apart(batch)
+        if self._capture is None:
+            output = self._of(form, tensors)
+            return output.cpu
+        return self._capture.pending(form, tensors).wait
+
+    def _of(self, form: Hashable, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        batch = together(form, tensors)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            output = self.model(batch) if self._read is None else self._read(self.model, batch)
+        return output.float()
 
 
 @torch.no_grad()
@@ -38,15 +71,17 @@ def predict_windows(
     *,
     batch_size: int = 64,
     electrodes: Electrodes | None = None,
-    read: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
+    read: Read | None = None,
     precision: Precision = "fp32",
     say: Callable[[str], None] | None = None,
+    outputs: BatchOutputs | None = None,
 ) -> NDArray[np.float32]:
     """Return the outputs (n, K) of all windows, the same on every process.
 
     ``read`` computes the output of a batch; without it that is the model's own. ``say`` prints the progress now and
-    then.
+    then. ``outputs`` are those of an earlier call for the same model, output and precision.
     """
+    outputs = outputs or BatchOutputs(model, processes, read, precision)
     total = len(windows)
     if total == 0:
         return np.empty((0, 0), np.float32)
@@ -58,7 +93,13 @@ def predict_windows(
     parts = -(-total // (processes.size * batch_size)) if shared else -(-total // batch_size)
     parts = min(parts, total // processes.size if shared else total)
     found: list[torch.Tensor] = []
-    with evaluating(model), packed(model), Loader([(store, windows)], threads=2, electrodes=electrodes) as loader:
+    waiting: Callable[[], torch.Tensor] | None = None
+    pin = processes.device.type == "cuda"
+    with (
+        evaluating(model),
+        packed(model),
+        Loader([(store, windows)], threads=2, pin=pin, electrodes=electrodes) as loader,
+    ):
         began = last = time.monotonic()
         for number, raw in enumerate(loader.stream(mine.part(number, parts) for number in range(parts))):
             if say is not None and time.monotonic() - last > SECONDS:
@@ -66,9 +107,12 @@ def predict_windows(
                 left = time_left(number, parts, last - began)
                 say(f"{total * number // parts:,} of {total:,} windows, {left} left")
             batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
-            with torch.autocast(processes.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                output = model(batch) if read is None else read(model, batch)
-            found.append(output.float().cpu())
+            begun = outputs.begin(batch)
+            if waiting is not None:  # the device computes one batch while the next is read
+                found.append(waiting())
+            waiting = begun
+        assert waiting is not None
+        found.append(waiting())
     own = torch.cat(found)
     if not shared:
         return np.asarray(own.numpy(), np.float32)

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.costs import cost
+from cerebro_eeg.data.batching.filling import Filling
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import CerebroError, ConfigError, TrainingError
-from cerebro_eeg.fast import compile_model, use
+from cerebro_eeg.fast import can_capture, capturing, compile_model, use
 from cerebro_eeg.model.encoder import Block, Stack
 from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.runs.folder import RunFolder
@@ -77,6 +78,7 @@ def _engine_settings(engine: Engine) -> Iterator[None]:
     threads = torch.get_num_threads()
     with (
         use("auto" if engine.kernels == "ours" else "stock"),
+        capturing(engine.capture),
         loop.deterministic() if engine.deterministic else contextlib.nullcontext(),
     ):
         choose_threads(engine.threads)
@@ -238,7 +240,24 @@ def describe_engine(engine: Engine, processes: ProcessGroup, arithmetic: Arithme
         "deterministic": engine.deterministic,
         "kernels": engine.kernels,
         "compiled": _compiles(engine, processes),
+        "captured": captures_steps(processes),
     }
+
+
+def captures_steps(processes: ProcessGroup) -> bool:
+    """Return whether steps become CUDA graphs: if asked for, on a GPU, in a single process that holds all weights."""
+    return can_capture(processes.device) and processes.size == 1 and processes.strategy == "ddp"
+
+
+def fill_batches(
+    windows: Sequence[Windows], batch: int, arithmetic: Arithmetic, processes: ProcessGroup
+) -> Filling | None:
+    """Return how micro-batches are filled up to few shapes, for CUDA graphs; None where they are not or need not be."""
+    if not captures_steps(processes):
+        return None
+    channels = np.concatenate([of_source.channels for of_source in windows])
+    pieces = arithmetic.micro_batches
+    return Filling.choose(channels, -(-batch // pieces), one_shape=pieces > 1)
 
 
 def engine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -250,7 +269,7 @@ def engine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
         found.append(f"{counted(now['threads'], 'thread')} after {before['threads']}")
     # Runs of older releases have no "residual": their blocks added in the precision of the weights.
     old = {"residual": "fp64" if before.get("precision") == "fp64" else "fp32", **before}
-    for name in ("device", "precision", "residual", "kernels", "compiled", "deterministic"):
+    for name in ("device", "precision", "residual", "kernels", "compiled", "captured", "deterministic"):
         if name in old and old[name] != now[name]:
             found.append(f"{name} {_word(now[name])} after {_word(old[name])}")
     return found
@@ -304,7 +323,10 @@ def begin_run(
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
     _prepare_model(engine, processes, model)
     wrapped = wrap(model, blocks, processes).train()
-    optimizer = adamw(model, plan.groups, plan.betas, fused=processes.device.type == "cuda")
+    captures = captures_steps(processes)
+    if engine.capture and not captures and processes.first:
+        say("note: --capture needs one process with all weights on one NVIDIA GPU; steps are computed without it")
+    optimizer = adamw(model, plan.groups, plan.betas, fused=processes.device.type == "cuda", capturable=captures)
     run = loop.TrainingRun(
         plan.task,
         model,
@@ -318,6 +340,8 @@ def begin_run(
         precision,
         engine.save_minutes * 60,
         about=plan.about,
+        captures=captures,
+        say=say,
     )
     if loop.resume(run):
         say(f"going on after step {run.progress.step:,} of {run.steps:,}")
@@ -343,7 +367,9 @@ def _prepare_model(engine: Engine, processes: ProcessGroup, model: nn.Module) ->
 
 
 def _compiles(engine: Engine, processes: ProcessGroup) -> bool:
-    return engine.compile == "yes" or (engine.compile == "auto" and processes.device.type == "cuda")
+    return engine.compile == "yes" or (
+        engine.compile == "auto" and processes.device.type == "cuda" and not captures_steps(processes)
+    )
 
 
 @contextlib.contextmanager

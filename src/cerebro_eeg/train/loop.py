@@ -3,7 +3,7 @@
 A :class:`TrainingTask` yields the micro-batches of every step and returns the *share* of each in the step's loss.
 Shares are divided by counts over all processes, which every process knows beforehand. Their plain sum is therefore
 the loss, whatever the number of processes and micro-batches. The loop has no random state: the position of a run is a
-step number, and ``state.py`` keeps the rest.
+step number, and ``state.py`` keeps the rest. ``step.py`` computes a step, on a GPU as a CUDA graph.
 """
 
 import contextlib
@@ -17,19 +17,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.batch import onto
 from cerebro_eeg.errors import StoppedError, TrainingError
 from cerebro_eeg.train import state
-from cerebro_eeg.train.distributed import ProcessGroup, syncing, whole
+from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.optim import Schedule
 from cerebro_eeg.train.state import RunProgress
+from cerebro_eeg.train.step import Inputs, Precision, StepComputer, autocast
 
-Precision = Literal["fp32", "bf16", "fp64"]
+__all__ = ["Inputs", "Precision", "autocast"]  # of step.py, for those who write a task
+
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
 """Signals that ask a run to save and stop; Slurm sends the last one before its time is up."""
 
@@ -46,8 +47,14 @@ class TrainingTask(Protocol[M]):
     def micro_batches(self, first: int, last: int) -> Iterator[Sequence[M]]:
         """Yield this process's micro-batches of each step from ``first`` up to ``last``; as many on every process."""
 
-    def share(self, module: nn.Module, micro_batch: M) -> tuple[Tensor, Tensor]:
-        """Return a micro-batch's share of the step's loss, and its values (K,) for ``names``, without gradient."""
+    def inputs(self, micro_batch: M) -> Inputs:
+        """Return what a micro-batch's share is computed from, on the device."""
+
+    def share(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Return a micro-batch's share of the step's loss, and its values (K,) for ``names``, without gradient.
+
+        It depends on weights and inputs alone, so that a CUDA graph can repeat it.
+        """
 
     def window_names(self, micro_batch: M) -> list[str]:
         """Return the names of a micro-batch's windows, for errors."""
@@ -79,6 +86,10 @@ class TrainingRun:
     progress: RunProgress = field(default_factory=RunProgress)
     about: Callable[[RunProgress], Mapping[str, Any]] | None = None
     """Describes the weights for those who use them before the run has ended; the state keeps it."""
+    captures: bool = False
+    """Compute steps as CUDA graphs; for a single process on a GPU."""
+    say: Callable[[str], None] = lambda line: None
+    """Prints a line."""
 
 
 @dataclass(frozen=True)
@@ -103,27 +114,38 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
     saved at the end, at a signal and every ``save_seconds``. A signal raises StoppedError once the state is saved.
     Close the iterator (``contextlib.closing``), so that an error between two steps gives the signals back as well.
     """
-    processes = run.processes
+    processes, progress = run.processes, run.progress
     saved = time.monotonic()
-    batches = run.task.micro_batches(run.progress.step, run.steps)
+    batches = run.task.micro_batches(progress.step, run.steps)
     with _asked_to_stop() as asked, contextlib.closing(batches):  # type: ignore[type-var]
-        ahead = _Prefetch(batches)
-        while run.progress.step < run.steps and not run.progress.notes.get("finished"):
+        ahead, computer = _Prefetch(batches), StepComputer(run)
+        while progress.step < run.steps and not progress.notes.get("finished"):
             began = time.monotonic()
             due = processes.first and began - saved > run.save_seconds
-            loss, values, norm, flags = _step(run, ahead.take(), (asked.is_set(), due), ahead)
-            run.progress.step += 1
-            lr = run.schedule(run.progress.step - 1)
-            yield StepReport(run.progress.step, loss, values, norm, lr, time.monotonic() - began)
-            asked_for = run.progress.notes.pop("save", False)
-            done = run.progress.step == run.steps or run.progress.notes.get("finished")
-            if flags[0] or flags[1] or asked_for or done:
+            micro_batches = ahead.take()
+            computer.begin(micro_batches, (asked.is_set(), due))
+            run.task.note(progress.step + 1, progress.notes)
+            ahead.fetch()  # while a GPU still computes this step
+            found = computer.finish()
+            if not (math.isfinite(found.loss) and math.isfinite(found.norm)):
+                _raise_not_finite(run, micro_batches, found.losses)
+            rate = run.schedule(progress.step)
+            computer.update(rate)
+            progress.step += 1
+            values = dict(zip(run.task.names, found.values, strict=True))
+            yield StepReport(progress.step, found.loss, values, found.norm, rate, time.monotonic() - began)
+            asked_for = progress.notes.pop("save", False)
+            done = progress.step == run.steps or progress.notes.get("finished")
+            stop, save_now = found.flags
+            if stop or save_now or asked_for or done:
                 save(run)
                 saved = time.monotonic()
-            if flags[0] and run.progress.step < run.steps:
-                raise StoppedError(
-                    f"stopped after step {run.progress.step:,} of {run.steps:,}; the same command goes on"
-                )
+            if stop and progress.step < run.steps:
+                raise StoppedError(f"stopped after step {progress.step:,} of {run.steps:,}; the same command goes on")
+        if computer.refused is not None:
+            run.say(
+                f"note: steps were not captured as a CUDA graph ({computer.refused}), so small steps wait for Python"
+            )
 
 
 def save(run: TrainingRun) -> None:
@@ -165,44 +187,6 @@ class _Prefetch:
         return self._waiting.pop()
 
 
-def _step(
-    run: TrainingRun, micro_batches: Sequence[Any], asked: tuple[bool, bool], ahead: _Prefetch
-) -> tuple[float, dict[str, float], float, tuple[bool, bool]]:
-    """Make one update; return loss, values, norm of the gradient, and whether any process asks to stop or to save.
-
-    A task divides its losses by counts of the whole step, which every process knows beforehand. Otherwise results
-    would depend on the number of processes. While a GPU still computes this step, the next one is fetched from
-    ``ahead``.
-    """
-    processes, task = run.processes, run.task
-    names = task.names
-    totals = torch.zeros(len(names) + 3, dtype=torch.float64 if processes.device.type != "mps" else torch.float32)
-    totals[-2:] = torch.tensor([float(flag) for flag in asked])
-    totals = onto(totals, processes.device)
-    losses = []
-    for number, micro_batch in enumerate(micro_batches):
-        with syncing(run.wrapped, number == len(micro_batches) - 1):
-            with autocast(run):
-                share, values = task.share(run.wrapped, micro_batch)
-            (share * processes.size).backward()  # DDP and FSDP divide the summed gradients by the number of processes
-        losses.append(share.detach())
-        totals[0] += share.detach()
-        totals[1:-2] += values
-    processes.sum(totals)
-    norm = torch.nn.utils.clip_grad_norm_(run.module.parameters(), run.clip)
-    task.note(run.progress.step + 1, run.progress.notes)
-    ahead.fetch()
-    # This is the only place of a step where the CPU waits for the GPU.
-    loss, *rest, size = torch.cat([totals, whole(norm).reshape(1).to(totals)]).tolist()
-    if not (math.isfinite(loss) and math.isfinite(size)):
-        _raise_not_finite(run, micro_batches, losses)
-    for group in run.optimizer.param_groups:
-        group["lr"] = run.schedule(run.progress.step) * group["factor"]
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
-    return loss, dict(zip(names, rest[:-2], strict=True)), size, (rest[-2] > 0, rest[-1] > 0)
-
-
 @contextlib.contextmanager
 def deterministic(on: bool = True) -> Iterator[None]:
     """Ask torch for the same bits in every repetition, also on a GPU, while the block lasts."""
@@ -220,13 +204,6 @@ def deterministic(on: bool = True) -> Iterator[None]:
         filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def autocast(run: TrainingRun) -> contextlib.AbstractContextManager[None]:
-    """Return the context that sets the precision of the run's arithmetic."""
-    if run.precision != "bf16":
-        return contextlib.nullcontext()
-    return torch.autocast(run.processes.device.type, torch.bfloat16)
-
-
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put the module into evaluation mode while the block lasts; each part then gets its own mode back."""
@@ -239,9 +216,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _raise_not_finite(run: TrainingRun, micro_batches: Sequence[Any], losses: Sequence[Tensor]) -> None:
+def _raise_not_finite(run: TrainingRun, micro_batches: Sequence[Any], losses: Sequence[float]) -> None:
     """Raise an error that names the windows whose loss or gradient is not a number. The weights were not updated."""
-    bad = [item for item, loss in zip(micro_batches, losses, strict=True) if not math.isfinite(loss.item())]
+    bad = [item for item, loss in zip(micro_batches, losses, strict=True) if not math.isfinite(loss)]
     found: list[str] = []
     for item in bad:
         if run.processes.strategy == "fsdp" and run.processes.size > 1:

@@ -65,11 +65,16 @@ def layer_of(name: str, depth: int) -> int:
 
 
 def adamw(
-    module: nn.Module, groups: Iterable[ParameterGroup], betas: tuple[float, float], *, fused: bool | None = None
+    module: nn.Module,
+    groups: Iterable[ParameterGroup],
+    betas: tuple[float, float],
+    *,
+    fused: bool | None = None,
+    capturable: bool = False,
 ) -> torch.optim.AdamW:
-    """Return AdamW over the groups; the loop sets their learning rates at every step."""
+    """Return AdamW over the groups; the loop sets their learning rates at every step. A CUDA graph asks for both."""
     parameters = dict(module.named_parameters())
     listed = [
         {"params": [parameters[name] for name in g.names], "weight_decay": g.decay, "factor": g.factor} for g in groups
     ]
-    return torch.optim.AdamW(listed, lr=0.0, betas=betas, fused=fused)
+    return torch.optim.AdamW(listed, lr=0.0, betas=betas, fused=fused, capturable=capturable)

@@ -52,6 +52,15 @@ class RawStep:
     step: Step
     """The windows of this step."""
 
+    def kept_counts(self) -> list[int]:
+        """Return how many channels of each window a batch has; channels of no electrode are left out."""
+        kept_R = self.channels_R2[:, 0] != 0
+        if bool(kept_R.all()):
+            return list(self.counts)
+        window_R = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
+        counts: list[int] = torch.bincount(window_R[kept_R], minlength=len(self.counts)).tolist()
+        return counts
+
 
 def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch.float16) -> Batch:
     """Make a batch of the step on the device; float16 stays, since the model's patches promote it themselves.
@@ -79,10 +88,9 @@ def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch
     kept_R = raw.channels_R2[:, 0] != 0
     if bool(kept_R.all()):  # on the CPU: no waiting for the device
         return Batch(signal_RT, channels_R2, layout, scale_R)
-    window_R = torch.arange(windows).repeat_interleave(torch.tensor(raw.counts))
-    counts = torch.bincount(window_R[kept_R], minlength=windows).tolist()
     index_R = kept_R.nonzero().flatten().to(device)
-    return Batch(signal_RT[index_R], channels_R2[index_R], Layout.ragged(counts, device), scale_R[index_R])
+    kept = Layout.ragged(raw.kept_counts(), device)
+    return Batch(signal_RT[index_R], channels_R2[index_R], kept, scale_R[index_R])
 
 
 class Loader:
