@@ -148,6 +148,10 @@ def _understand(args: list[str], ending: contextlib.ExitStack) -> "functools.par
         return 0
     if verb not in VERBS:
         return _fail(_unknown(verb), 2)
+    asks = rest[: rest.index("--")] if "--" in rest else rest
+    if ("-h" in asks or "--help" in asks) and (shown := _help_of(verb)) is not None:
+        print(shown, end="")
+        return 0
     said = io.StringIO()
     ending.enter_context(on_command_line(_options(_function(verb), verb)))
     try:
@@ -310,6 +314,14 @@ def _unboxed(text: str) -> str:
 def _help() -> str:
     width = max(map(len, VERBS))
     return HELP.format(verbs="\n".join(f"  {verb:{width}}  {help}" for verb, (_, help) in VERBS.items()))
+
+
+def _help_of(verb: str) -> str | None:
+    """Return the help of a verb; None where tyro has to make it, because words choose among sets of options."""
+    from cerebro_eeg.commands.help_text import can_help, help_text
+
+    function = _function(verb)
+    return help_text(verb, function) if can_help(function) else None
 
 
 def _unknown(verb: str) -> str:

@@ -2,18 +2,26 @@
 
 import contextlib
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 
 from cerebro_eeg.terminal import visible
 
+BAR = 20
+"""Characters of a bar."""
+
 
 class Progress:
-    """Prints lines that stay, and one line that changes in place (in a log: a new line every few seconds)."""
+    """Prints lines that stay, and one that changes in place on a terminal or in a notebook.
+
+    A log gets a new line every few seconds instead.
+    """
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._notebook = type(sys.stderr).__module__.startswith("ipykernel")
+        self._live = self._notebook or sys.stderr.isatty()
         self._every = 0.2 if self._live else 5.0
         self._last = time.monotonic()
         self._open = False
@@ -27,20 +35,35 @@ class Progress:
         """Return whether it is time to show the changing line again; ask before composing an expensive line."""
         return time.monotonic() - self._last >= self._every
 
-    def show(self, line: str) -> None:
-        """Show the changing line; in a log, print it as one more line."""
+    def show(self, line: str, share: float | None = None) -> None:
+        """Show the changing line; in a log, print it as one more line.
+
+        ``share`` is how much of the work is done, from 0 to 1. On a terminal it becomes a bar. A line that is wider
+        than the terminal is cut there, because a broken line cannot change in place.
+        """
         self._last = time.monotonic()
-        if self._live:
-            print(f"\r\x1b[K{visible(line)}", end="", file=sys.stderr, flush=True)
-            self._open = True
-        else:
+        if not self._live:
             self.say(line)
+            return
+        text = visible(line) if share is None else f"{bar(share)}  {visible(line)}"
+        width = 100 if self._notebook else shutil.get_terminal_size().columns - 1
+        text = text if len(text) <= width else f"{text[: max(0, width - 3)]}..."
+        # A notebook knows no escape codes: blanks cover what a longer line has left.
+        print(f"\r{text:<{width}}" if self._notebook else f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        self._open = True
 
     def end(self) -> None:
         """Leave the changing line as it is and start a new one."""
         if self._open:
             print(file=sys.stderr, flush=True)
             self._open = False
+
+
+def bar(share: float) -> str:
+    """Return a bar, such as '[#####...............]  25 %'."""
+    share = min(1.0, max(0.0, share))
+    done = int(share * BAR)
+    return f"[{'#' * done}{'.' * (BAR - done)}] {int(share * 100):3d} %"
 
 
 @contextlib.contextmanager

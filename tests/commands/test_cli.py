@@ -183,7 +183,7 @@ def test_result_as_text_and_as_json(run) -> None:
 def test_help_of_a_verb_is_its_docstring(run) -> None:
     done = run("fine", "--help")
     assert done.returncode == 0
-    for words in ("usage: cerebro-eeg fine", "Return the value.", "--value INT", "How often to say it.", "--json"):
+    for words in ("usage: cerebro-eeg fine", "Return the value.", "--value N", "How often to say it.", "--json"):
         assert words in done.stdout
     assert "--no-half" not in done.stdout
 

@@ -92,3 +92,34 @@ def test_a_log_has_whole_lines(monkeypatch):
     line.show("2/2")
     line.end()
     assert sys.stderr.getvalue() == "1/2\n2/2\n"
+
+
+def test_a_terminal_shows_a_bar_and_cuts_what_does_not_fit(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "50")
+    line = Progress()
+    line.show("step 5/20", 0.25)
+    line.show("a line that is far too long for a terminal of fifty columns", 1.0)
+    _, first, second = sys.stderr.getvalue().split("\r\x1b[K")
+    assert first == "[#####...............]  25 %  step 5/20"
+    assert second == "[####################] 100 %  a line that is f..."
+    assert len(second) == 49
+
+
+def test_a_log_shows_no_bar(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    Progress().show("step 5/20", 0.25)
+    assert sys.stderr.getvalue() == "step 5/20\n"
+
+
+def test_a_notebook_has_one_line_that_changes_without_escape_codes(monkeypatch):
+    """ipykernel's stream is no terminal, and shows a line that begins with a carriage return over the last one."""
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stderr", stream)
+    line = Progress()
+    line.show("a longer line", 0.5)
+    line.show("short", 0.6)
+    line.end()
+    shown = stream.getvalue().removesuffix("\n").split("\r")[1:]
+    assert [len(text) for text in shown] == [100, 100]
+    assert shown[1].rstrip() == "[############........]  60 %  short"

@@ -11,6 +11,17 @@ from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import FinetuneResult
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose, preset_for
 
+GROUPS = {
+    "what learns": ("freeze", "lora", "few", "balanced", "centring", "solver"),
+    "what the head reads": ("readout",),
+    "how long": ("epochs", "steps", "minutes", "patience"),
+    "how often": ("seeds", "seed", "folds"),
+    "windows and electrodes": ("seconds", "stride", "labels", "rate", "untrained"),
+    "what it is compared with": ("rivals", "random_weights"),
+    "hyper-parameters": ("preset", "config", "batch_size", "lr", "paper", "set"),
+}
+"""The groups of the help."""
+
 
 def finetune(
     store: Path,
@@ -51,6 +62,7 @@ def finetune(
     centring: bool = True,
     epochs: int | None = None,
     steps: int | None = None,
+    minutes: float | None = None,
     patience: int = 10,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -109,6 +121,8 @@ def finetune(
             --no-centring if you will predict recordings of one class only.
         epochs: Epochs to train, if validation does not stop it before.
         steps: Steps to train, instead of epochs.
+        minutes: Minutes to train, instead of steps or epochs: the pace of the first steps says how many fit. They are
+            shared by all seeds and folds; rivals and the report come after.
         patience: Epochs without a better validation score after which training stops; with --few, periods of 20 steps.
         batch_size: Windows of a step, over all processes.
         lr: Learning rate after the warm-up.
@@ -136,6 +150,8 @@ def finetune(
         raise ConfigError(
             "--untrained is for --freeze, --lora and --few; full fine-tuning trains the rows of new electrodes"
         )
+    if minutes is not None and freeze and solver == "exact":
+        raise ConfigError("--minutes is for training by steps, and --freeze fits a head without steps; leave it out")
     if few and epochs is not None:
         raise ConfigError("--few counts steps and not epochs; say --steps")
     if seeds < 1 or seed < 0:
@@ -166,6 +182,7 @@ def finetune(
         labels=labels,
         patience=patience,
         steps=steps,
+        minutes=minutes,
         paper=paper,
         rate=rate,
         untrained="as_is" if freeze and from_ == "none" else untrained,

@@ -132,6 +132,16 @@ class PrepareResult:
             )
 
 
+GROUPS = {
+    "signals and channels": ("mains", "reference", "causal", "quality", "unknown", "too_many", "max_channels", "unit"),
+    "labels and splits": ("labels", "label", "subject", "split", "events", "positive", "task"),
+    "privacy": ("key", "map", "show_paths"),
+    "how it is carried out": ("workers", "part", "dask", "retry"),
+    "single corpora": ("exclude", "legacy", "protocol"),
+}
+"""The groups of the help."""
+
+
 def prepare(
     dataset: str,
     source: Path,

@@ -11,6 +11,14 @@ from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose, preset_for
 
+GROUPS = {
+    "what learns": ("preset", "from_", "attention", "style", "patches"),
+    "how long": ("epochs", "steps", "minutes"),
+    "windows": ("seconds", "stride", "weights", "without", "rate"),
+    "hyper-parameters": ("config", "batch_size", "lr", "seed", "paper", "set"),
+}
+"""The groups of the help."""
+
 
 def pretrain(
     stores: tuple[Path, ...],
@@ -25,6 +33,7 @@ def pretrain(
     patches: Literal["waveform", "time_bins", "squares"] | None = None,
     epochs: int | None = None,
     steps: int | None = None,
+    minutes: float | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int = 0,
@@ -62,6 +71,7 @@ def pretrain(
         patches: Samples, or a spectrogram cut into frames or squares.
         epochs: Epochs to train; the cosine spans max_epochs of preset and file, or these if they are more.
         steps: Steps to train, instead of epochs; the cosine then ends there.
+        minutes: Minutes to train, instead of steps or epochs: the pace of the first steps says how many fit.
         batch_size: Windows of a step, over all processes.
         lr: Learning rate after the warm-up.
         seed: Of weights, order and masks.
@@ -102,7 +112,7 @@ def pretrain(
             "out"
         )
     chosen = choose(preset, config, flags, set)
-    options = runs.PretrainOptions(seed, seconds, stride, weights or None, without, steps, paper, rate)
+    options = runs.PretrainOptions(seed, seconds, stride, weights or None, without, steps, paper, rate, minutes)
     progress, began = Progress(), time.monotonic()
     say_first(progress, [line, no_report()])
     steps_line = StepLine(progress)

@@ -34,7 +34,7 @@ class StepLine:
         line = (
             f"step {report.step:,}/{steps:,}  loss {report.loss:.4f}  {batch / self._pace:,.0f} windows/s  {left} left"
         )
-        self._progress.show(line + _gpu_memory())
+        self._progress.show(line + _gpu_memory(), report.step / steps)
 
 
 def _gpu_memory() -> str:
@@ -72,7 +72,8 @@ def write_page(write: Callable[[Callable[[str, int, int], None]], object], progr
         began.setdefault(part, now)
         if progress.due():
             left = time_left(done, total, now - began[part])
-            progress.show(f"report.html: {part}" + (f", {done:,} of {total:,}, {left} left" if total else ""))
+            line = f"report.html: {part}" + (f", {done:,} of {total:,}, {left} left" if total else "")
+            progress.show(line, done / total if total else None)
 
     try:
         write(tell)
@@ -130,7 +131,8 @@ def go_over(
                 size = done + one.size * min(1.0, seconds / max(of, 1e-9))
                 left = time_left(size, total, time.monotonic() - began)
                 progress.show(
-                    f"{place:,}/{len(inputs):,} recordings, {in_bytes(size)} of {in_bytes(total)}, {left} left"
+                    f"{place:,}/{len(inputs):,} recordings, {in_bytes(size)} of {in_bytes(total)}, {left} left",
+                    size / total,
                 )
 
         tell(0.0, 1.0)

@@ -26,7 +26,7 @@ def verify(paths: tuple[Path, ...], /) -> VerifyResult:
     def tell(done: int, total: int) -> None:
         if progress.due():
             left = time_left(done, total, time.monotonic() - began)
-            progress.show(f"{in_bytes(done)} of {in_bytes(total)} checked, {left} left")
+            progress.show(f"{in_bytes(done)} of {in_bytes(total)} checked, {left} left", done / max(1, total))
 
     try:
         return verify_paths(paths, tell)

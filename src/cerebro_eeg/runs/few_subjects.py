@@ -54,9 +54,8 @@ def settle(options: "FinetuneOptions", start: Path | None, engine: Engine) -> "F
         raise ConfigError(f"{named} does not work with --strategy fsdp; leave it out: adapters need little memory")
     if not options.few:
         return options
-    return dataclasses.replace(
-        options, lora=options.lora or RANK, steps=STEPS if options.steps is None else options.steps
-    )
+    steps = STEPS if options.steps is None and options.minutes is None else options.steps
+    return dataclasses.replace(options, lora=options.lora or RANK, steps=steps)
 
 
 def check_splits(options: "FinetuneOptions", splits: Sequence[Split]) -> None:

@@ -67,6 +67,8 @@ from cerebro_eeg.runs.training import (
     fit_batch,
     gathered,
     plan_length,
+    steps_within,
+    time_limit,
     training_processes,
     training_steps,
 )
@@ -118,6 +120,7 @@ class FinetuneOptions:
     labels: LabelRule | None = None
     patience: int = 10
     steps: int | None = None
+    minutes: float | None = None
     paper: bool = False
     rate: Literal["error", "as_is"] = "error"
     untrained: Untrained = "error"
@@ -149,6 +152,7 @@ def finetune(
     ``random_weights``, so is a head on random weights.
     """
     began, folder = time.monotonic(), RunFolder(out)
+    time_limit(options.minutes, options.steps)  # raises an error before any work
     options = _settle_readout(few_subjects.settle(options, start, engine), engine)
     require_packages("sklearn", why="finetune")
     with contextlib.ExitStack() as stack:
@@ -490,14 +494,9 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     config, table, windows = model.config, shared.preset.finetune, split.train
     batch = fit_batch(table.batch_size, len(windows), options.paper, say)
     order = Order(seed, [len(windows)], batch)
-    length = plan_length(
-        order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, options.steps
-    )
-    length = few_subjects.checked_often(length) if options.few else length
+    limit = time_limit(options.minutes, options.steps, len(shared.splits) * len(options.seeds))
     arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
-    if split.validation is None:
-        say(f"the task has no validation windows: {length.steps:,} steps, and the last weights are taken")
     layer_decay = table.layer_decay if shared.start is not None else 1.0  # new lower layers must learn as fast
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
     settings = {"seed": seed, "fold": split.name, "batch_size": batch, "finetune": to_dict(table)}
@@ -512,10 +511,6 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
             found = dataclasses.replace(found, electrode_windows=before.electrode_windows)
         return found
 
-    def about(progress: RunProgress) -> dict[str, Any]:
-        header = dataclasses.replace(model.header, training=record(progress))
-        return describe_weights(header, length.steps, scaling)
-
     cuda = processes.device.type == "cuda"
     with Loader(
         [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
@@ -524,11 +519,23 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         task = LabelTask(
             windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype, filling
         )
+        fixed = options.steps
+        if limit is not None:
+            fixed = steps_within(limit, task, model, arithmetic, processes, folder, say)
+        length = plan_length(order, table.peak_lr, table.min_lr, table.epochs, table.epochs, table.warmup_epochs, fixed)
+        length = few_subjects.checked_often(length) if options.few else length
+        if split.validation is None:
+            say(f"the task has no validation windows: {length.steps:,} steps, and the last weights are taken")
+
+        def about(progress: RunProgress) -> dict[str, Any]:
+            header = dataclasses.replace(model.header, training=record(progress))
+            return describe_weights(header, length.steps, scaling)
+
         groups = group_parameters(model, table.weight_decay, layer_decay, config.depth)
-        plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about)
+        plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about, limit)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         few_subjects.move_like(one.model, model)
-        with training_steps(run, folder, engine, batch, tell) as (steps, log):
+        with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             if options.readout is not None and not options.few and run.progress.step == 0:
                 start_readout(one.model, store, windows, processes, one.electrodes)
                 if model is not one.model and model.readout is not None and one.model.readout is not None:
@@ -541,11 +548,13 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
                     log.write(0, epoch=0, **{f"validation_{metric}": score})
             for step in steps:
                 few_subjects.update_average(model)
-                if split.validation is not None and length.ends_epoch(step.step):
+                ends = length.ends_epoch(step.step) or run.progress.notes.get("finished")
+                if split.validation is not None and ends:
                     epoch = -(-step.step // length.epoch)
                     metric, score = _validate(shared, one, run, epoch)
                     passed = -(-step.step // order.steps(1))  # another number than the epoch only with --few
                     log.write(step.step, epoch=passed, **{f"validation_{metric}": score})
+                    say(_validation_line(run, metric, score))
                     if epoch - run.progress.notes["best_epoch"] >= options.patience:
                         run.progress.notes["finished"] = True
     notes = run.progress.notes
@@ -584,6 +593,15 @@ def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: 
                 if old not in (_best_weights(folder, step), _best_weights(folder, named)):
                     remove(old)
     return metric, score
+
+
+def _validation_line(run: loop.TrainingRun, metric: str, score: float) -> str:
+    """Return the line on a validation: its score, and how far the best one is behind."""
+    notes, step = run.progress.notes, run.progress.step
+    best = (
+        "the best so far" if notes["best_step"] == step else f"best {notes['best']:.4f} at step {notes['best_step']:,}"
+    )
+    return f"step {step:,}: validation {metric} {score:.4f}, {best}"
 
 
 def _finish(

@@ -29,6 +29,7 @@ LENGTH = frozenset(
     (
         "steps",
         "choices.steps",
+        "choices.minutes",
         *(f"pretrain.{name}" for name in ("max_epochs", "stop_epoch", "warmup_epochs")),
         *(f"finetune.{name}" for name in ("epochs", "warmup_epochs")),
     )

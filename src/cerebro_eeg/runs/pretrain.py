@@ -43,6 +43,8 @@ from cerebro_eeg.runs.training import (
     fit_batch,
     gathered,
     plan_length,
+    steps_within,
+    time_limit,
     training_processes,
     training_steps,
 )
@@ -86,6 +88,7 @@ class PretrainOptions:
     steps: int | None = None
     paper: bool = False
     rate: str = "error"
+    minutes: float | None = None
 
 
 def pretrain(
@@ -118,7 +121,7 @@ def _pretrain(
     say: Say,
     tell: Tell,
 ) -> PretrainResult:
-    began = time.monotonic()
+    began, limit = time.monotonic(), time_limit(options.minutes, options.steps)
     hashes = [store.hash() for store in stores]
     model = _make_model(preset, options.seed, start, signal_of(stores[0]), say)
     config, table = model.config, preset.pretrain
@@ -129,13 +132,8 @@ def _pretrain(
     counts = [len(windows) for _, windows in sources]
     batch = fit_batch(table.batch_size, sum(counts), options.paper, say)
     order = Order(options.seed, counts, batch, options.weights)
-    length = plan_length(
-        order, table.peak_lr, table.min_lr, table.max_epochs, table.stop_epoch, table.warmup_epochs, options.steps
-    )
     arithmetic = choose_arithmetic(engine, processes, folder, config, [windows for _, windows in sources], batch)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
-    steps_words = f"{length.steps:,} steps of {batch:,} in {micro} on {processes.device}"
-    say(f"{sum(counts):,} windows of {seconds:g} s; {steps_words}")
     settings = {
         "model": to_dict(config),
         "objective": checkpoint.early_fields(model.objective),
@@ -151,9 +149,6 @@ def _pretrain(
         training = training_record(model.training_record, progress.notes, sources, hashes, progress.step)
         return dataclasses.replace(model.header, training=training)
 
-    def about(progress: RunProgress) -> dict[str, Any]:
-        return describe_weights(record(progress), length.steps)
-
     cuda = processes.device.type == "cuda"
     with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
         fit_further_targets(model, loader, counts)
@@ -161,16 +156,30 @@ def _pretrain(
         task = MaskedTask(
             sources, order, loader, config, model.objective, options.seed, processes, micro, dtype, filling
         )
+        fixed = options.steps
+        if limit is not None:
+            fixed = steps_within(limit, task, model, arithmetic, processes, folder, say)
+        length = plan_length(
+            order, table.peak_lr, table.min_lr, table.max_epochs, table.stop_epoch, table.warmup_epochs, fixed
+        )
+        steps_words = f"{length.steps:,} steps of {batch:,} in {micro} on {processes.device}"
+        say(f"{sum(counts):,} windows of {seconds:g} s; {steps_words}")
         groups = group_parameters(model, table.weight_decay)
-        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about)
+
+        def about(progress: RunProgress) -> dict[str, Any]:
+            return describe_weights(record(progress), length.steps)
+
+        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about, limit)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
-        with training_steps(run, folder, engine, batch, tell) as (steps, log):
+        with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             for step in steps:
-                if validation and length.ends_epoch(step.step):
+                if validation and (length.ends_epoch(step.step) or run.progress.notes.get("finished")):
                     with loop.autocast(run):
                         values = validate(model, run.wrapped, validation, processes, at_once, dtype)
                     run.progress.notes["validation"] = values
                     log.write(step.step, **values)
+                    error = values["validation_masked"]
+                    say(f"step {step.step:,}: validation masked error {error:.4f} (lower is better)")
     sha256 = _write_weights(run, folder, model, record(run.progress))
     losses = [line["loss"] for line in read_lines(folder.metrics) if "loss" in line] if processes.first else [0.0]
     done = run.progress.step

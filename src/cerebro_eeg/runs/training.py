@@ -8,6 +8,8 @@ import contextlib
 import errno
 import gc
 import math
+import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +36,12 @@ from cerebro_eeg.train.distributed import ProcessGroup, choose_threads, process_
 from cerebro_eeg.train.log import Log
 from cerebro_eeg.train.optim import ParameterGroup, Schedule, adamw
 from cerebro_eeg.train.state import RunProgress, steps_done
+from cerebro_eeg.train.step import autocast_to
 
+TIMED_STEPS = 3
+"""Steps that are timed for ``--minutes``, after a first one."""
+FOR_STEPS = 0.85
+"""Share of ``--minutes`` for the steps; the rest is for updates of the weights and validation."""
 STEPS_PER_EPOCH = 20
 """Least number of steps per epoch; a larger batch is made smaller."""
 SMALLEST_BATCH = 32
@@ -279,6 +286,79 @@ def _word(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
+# Time instead of steps
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time that ``--minutes`` gives to one training."""
+
+    minutes: float
+    began: float
+    """Reading of ``time.monotonic`` when its time began."""
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.began + 60 * self.minutes - time.monotonic()
+
+
+def time_limit(minutes: float | None, steps: int | None, trainings: int = 1) -> TimeLimit | None:
+    """Return the limit of one of several trainings; None without ``minutes``."""
+    if minutes is None:
+        return None
+    if steps is not None:
+        raise ConfigError(f"minutes is {minutes:g} and steps is {steps}; give one of them")
+    if not minutes > 0:
+        raise ConfigError(f"minutes is {minutes:g}; expected more than 0")
+    return TimeLimit(minutes / trainings, time.monotonic())
+
+
+def steps_within(
+    limit: TimeLimit,
+    task: loop.TrainingTask[Any],
+    model: nn.Module,
+    arithmetic: Arithmetic,
+    processes: ProcessGroup,
+    folder: RunFolder,
+    say: Say,
+) -> int:
+    """Return how many steps fit into the time that is left, by the pace of the first ones. Nothing is learned here.
+
+    A run that goes on keeps the number that it has planned, unless it gets another limit. Part of the time is kept for
+    validation.
+    """
+    done = steps_done(folder.state) or 0
+    found = 0
+    if processes.first and done and (before := folder.read()).get("minutes") == limit.minutes:
+        found = int(before["steps"])
+    elif processes.first or not done:
+        pace = _seconds_per_step(task, model, arithmetic, processes)
+        found = done + max(1, int(FOR_STEPS * limit.left() / pace))
+        say(f"{limit.minutes:.3g} minutes: {found:,} steps at {pace:.3g} s each (--steps {found} repeats them)")
+    steps: int = processes.gather(found)[0]
+    return steps
+
+
+def _seconds_per_step(
+    task: loop.TrainingTask[Any], model: nn.Module, arithmetic: Arithmetic, processes: ProcessGroup
+) -> float:
+    """Return the seconds of reading a step and computing its gradients: the median of some, after a first one."""
+    model.to(processes.device, torch.float64 if arithmetic.precision == "fp64" else torch.float32).train()
+    seconds, began = [], time.monotonic()
+    with contextlib.closing(task.micro_batches(0, TIMED_STEPS + 1)) as batches:  # type: ignore[type-var]
+        for micro_batches in batches:
+            for micro_batch in micro_batches:
+                with autocast_to(arithmetic.precision, processes.device):
+                    share, _ = task.share(model, task.inputs(micro_batch))
+                share.backward()
+            if processes.device.type == "cuda":
+                torch.cuda.synchronize(processes.device)
+            seconds.append(time.monotonic() - began)
+            began = time.monotonic()
+    model.zero_grad(set_to_none=True)
+    return statistics.median(seconds[1:] or seconds)
+
+
 # A run from its beginning to its last step
 
 
@@ -296,6 +376,7 @@ class TrainingPlan:
     settings: Mapping[str, Any]
     about: Callable[[RunProgress], Mapping[str, Any]]
     """Describes the weights for those who use them before the run has ended."""
+    limit: TimeLimit | None = None
 
 
 def begin_folder(
@@ -317,7 +398,8 @@ def begin_run(
     """Begin the run or resume it: write ``run.json``, set the model up for training, and load the state."""
     now = describe_engine(engine, processes, arithmetic)
     if processes.first:
-        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps})
+        timed = {} if plan.limit is None else {"minutes": plan.limit.minutes}
+        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps, **timed})
     precision = arithmetic.precision
     model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
@@ -374,9 +456,13 @@ def _compiles(engine: Engine, processes: ProcessGroup) -> bool:
 
 @contextlib.contextmanager
 def training_steps(
-    run: loop.TrainingRun, folder: RunFolder, engine: Engine, batch: int, tell: Tell
+    run: loop.TrainingRun, folder: RunFolder, engine: Engine, batch: int, tell: Tell, limit: TimeLimit | None = None
 ) -> Iterator[tuple[Iterator[loop.StepReport], Log]]:
-    """Yield the steps of a run and its log. Each step is shown and logged before the caller gets it."""
+    """Yield the steps of a run and its log. Each step is shown and logged before the caller gets it.
+
+    Where the time is up before the last step, the run ends there. Several processes would have to agree, so they end
+    with the planned number of steps alone.
+    """
     with (
         Log(folder.path, run.progress.step, engine.loggers, run.processes.first) as log,
         contextlib.closing(loop.train(run)) as steps,  # type: ignore[type-var]
@@ -386,6 +472,9 @@ def training_steps(
             for step in steps:
                 tell(step, run.steps, batch)
                 log.write(step.step, loss=step.loss, **step.values, norm=step.norm, lr=step.lr, seconds=step.seconds)
+                if limit is not None and limit.left() < 0 and run.processes.size == 1 and step.step < run.steps:
+                    run.say(f"the time is up after step {step.step:,} of {run.steps:,}, so training ends here")
+                    run.progress.notes["finished"] = True
                 yield step
 
         yield logged(), log

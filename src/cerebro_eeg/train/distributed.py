@@ -7,6 +7,7 @@ Parameters stay float32, and autocast chooses the precision of the arithmetic.
 
 import contextlib
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from torch import Tensor, nn
 from cerebro_eeg.errors import ConfigError
 
 Strategy = Literal["ddp", "fsdp"]
+TRIES = 3
+"""How often each number of threads is timed."""
+CLEARLY = 1.5
+"""Fewer threads are taken where they are so many times as fast."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +119,46 @@ def choose_device(asked: str, local: int = 0) -> torch.device:
 
 
 def choose_threads(asked: int | None) -> None:
-    """Set the CPU threads of this process; None leaves torch's choice.
+    """Set the CPU threads of this process; None takes torch's choice, or fewer on a busy machine.
 
-    On a busy machine several threads can be far slower than one.
+    Threads that wait for each other are far slower than one where other programs use the same cores. OMP_NUM_THREADS
+    is a user's choice and stays.
     """
     if asked is not None:
         if asked < 1:
             raise ConfigError(f"threads is {asked}; it must be at least 1")
         torch.set_num_threads(asked)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(suitable_threads(torch.get_num_threads()))
+
+
+def suitable_threads(most: int) -> int:
+    """Return how many threads multiply matrices fastest right now: ``most``, unless fewer are clearly faster.
+
+    Trying takes about a tenth of a second. ``most`` is preferred, because the last bits of results depend on threads.
+    """
+    counts = sorted({most, max(1, most // 2), 1}, reverse=True)
+    if len(counts) == 1:
+        return most
+    before, seconds = torch.get_num_threads(), dict.fromkeys(counts, 0.0)
+    try:
+        for count in counts * TRIES:  # in turns
+            torch.set_num_threads(count)
+            seconds[count] += _seconds_of_products()
+    finally:
+        torch.set_num_threads(before)
+    fastest = min(counts, key=lambda count: seconds[count])
+    return fastest if seconds[most] > CLEARLY * seconds[fastest] else most
+
+
+def _seconds_of_products() -> float:
+    """Return the seconds of some products of matrices, each of which waits for its slowest thread."""
+    a = torch.ones(384, 384)
+    a @ a  # starts the threads
+    began = time.perf_counter()
+    for _ in range(10):
+        a @ a
+    return time.perf_counter() - began
 
 
 def wrap(module: nn.Module, blocks: list[nn.Module], processes: ProcessGroup) -> nn.Module:

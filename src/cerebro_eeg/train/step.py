@@ -160,6 +160,9 @@ def tensor_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> Tens
 
 def autocast(run: "TrainingRun") -> contextlib.AbstractContextManager[None]:
     """Return the context that sets the precision of the run's arithmetic."""
-    if run.precision != "bf16":
-        return contextlib.nullcontext()
-    return torch.autocast(run.processes.device.type, torch.bfloat16)
+    return autocast_to(run.precision, run.processes.device)
+
+
+def autocast_to(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Return the context that sets the precision of arithmetic on a device."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
