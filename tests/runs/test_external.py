@@ -206,7 +206,7 @@ def test_classes_that_the_run_does_not_know_have_to_be_named(run, tmp_path):
     assert (
         "16 windows of clinic, task alpha, all splits are of classes that the run does not know (Fast, noise)" in said
     )
-    assert "--classes Fast=fast noise=slow, or Fast= to leave them out" in said
+    assert "--classes Fast=fast noise=..., or Fast= to leave them out" in said
     for wrong, words in {
         "Fast": "takes THEIRS=OURS",
         "quick=fast": "the store has no 'quick'",
@@ -255,7 +255,7 @@ def test_splits_of_the_other_store(run, tmp_path):
         lambda: judge(folder, store, split="test"), InputError
     )
     assert sorted(p.name.split("-", 1)[1] for p in (folder / "external").iterdir()) == ["alpha-all", "alpha-b"]
-    assert "scored on 1 other external sets, too" in part.text()
+    assert "scored on 1 other external set, too" in part.text()
 
 
 def test_every_fold_answers_for_all_of_the_other_store(run, tmp_path):
@@ -421,6 +421,15 @@ def test_a_kill_between_predictions_and_record_goes_on_with_the_first_prediction
     assert (place / "seed-0" / "test.npz").read_bytes() == seen
     assert not verify([folder]).exit_code
     assert report_finetune(folder).exists()
+
+
+def test_events_are_written_beside_the_external_score(run, tmp_path):
+    folder, store = run(), stranger(tmp_path / "other")
+    found = judge(folder, store, events=True)
+    assert found.trainings[0]["events"]["name"] == "fast"
+    written = sorted(p.relative_to(folder).parts[2:] for p in folder.rglob("*_events.tsv"))
+    assert written == [(f"seed-{s}", "test-events", f"c{n}_events.tsv") for s in (0, 1) for n in range(4)]
+    assert not [line for line in verify([folder]).things[0].uncovered if "external" in line]
 
 
 def test_records_are_covered_by_sums_and_damage_is_found(run, tmp_path):

@@ -28,13 +28,13 @@ def evaluate(
     device: str = "auto",
     threads: int | None = None,
 ) -> EvaluateResult:
-    """Score all trainings of a fine-tuning run on its test split, or on data from elsewhere: once. Asking again prints
-    the first score.
+    """Score all trainings of a fine-tuning run on its test split, or on data from elsewhere: once.
 
-    Numbers by window (as in the paper), recording and subject, with 95 % intervals over subjects, mean and standard
-    deviation over seeds, and what chance would give. For two classes also what comes of deciding as predict does, by
-    the threshold that was chosen on validation. For seizures also events and false alarms a day, as SzCORE defines
-    them, and the detections as its TSV. Writes test.json into the run, test.json and test.npz beside each training.
+    Asking again prints the first score. Numbers by window (as in the paper), recording and subject, with 95 %
+    intervals over subjects, mean and standard deviation over seeds, and what chance would give. For two classes also
+    what comes of deciding as predict does, by the threshold that was chosen on validation. For seizures also events and
+    false alarms a day, as SzCORE defines them, and the detections as its TSV. Writes test.json into the run, test.json
+    and test.npz beside each training.
 
     Another store than the one that the run was trained on is external data: differences between the two are printed
     first, and each store, task and split is scored once, in a folder external/ of the run.

@@ -21,6 +21,7 @@ from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
 from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.external import ExternalChoices, ExternalData, find_external, head_electrodes, is_external
 from cerebro_eeg.runs.external_record import (
     choices_differ,
@@ -297,7 +298,7 @@ def _other_scores(run: Path, place: Path) -> list[str]:
     if not others:
         return []
     names = ", ".join(one.name for one in others[:4]) + (", ..." if len(others) > 4 else "")
-    return [f"this run was scored on {len(others)} other external sets, too ({names}); report all of them"]
+    return [f"this run was scored on {counted(len(others), 'other external set')}, too ({names}); report all of them"]
 
 
 def _answers(trainings: Sequence[TrainedModel]) -> dict[str, list[Ours]] | None:

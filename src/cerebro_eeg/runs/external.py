@@ -325,15 +325,15 @@ def _nothing_common(theirs: Sequence[str], ours: Sequence[str], where: str, kind
     example = " ".join(f"{name}={_near(name, ours)}" for name in theirs[:2])
     return (
         f"{where} has no {kind} of the run: it has {', '.join(theirs)} and the run has {', '.join(ours)}; say which is "
-        f"which with --classes, for example {example}"
+        f"which with --classes {example}"
     )
 
 
 def _near(name: str, ours: Sequence[str]) -> str:
-    """Return the run's name that is most like a name of the store; its first one where none is."""
+    """Return the run's name that is most like a name of the store; dots where none is, because a guess may be wrong."""
     folded = {one.casefold(): one for one in ours}
     found = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[found[0]] if found else ours[0]
+    return folded[found[0]] if found else "..."
 
 
 def _name_lines(

@@ -75,6 +75,8 @@ def external_rivals(
     The comparison is made once and kept in ``rivals.json``. The store of the run, given later, adds what was left out.
     """
     kept = _read(place)
+    if random_weights and learned_store is None:
+        say("note: a head on random weights is fitted on the store of the run, which --trained-on names")
     random_weights = random_weights or processes.device.type == "cuda"
     lacks = kept is not None and random_weights and not any(row["name"] == RANDOM for row in kept.rows)
     if kept is not None and (learned_store is None or (kept.fitted and not lacks)):
@@ -192,7 +194,8 @@ def _saved_alone(
     of_folds: dict[str, list[Paired]] = {}
     answers: dict[str, list[RivalAnswers]] = {}
     _add(of_folds, answers, {name: RivalAnswers(answer, header.head.centred)}, everyone, resamples)
-    return joined_rows(of_folds, answers, everyone), [f"{name} is the one that is saved in the run; for others, {_HOW}"]
+    rows = [{**row, "alone": True} for row in joined_rows(of_folds, answers, everyone)]
+    return rows, [f"{name} is the one that is saved in the run; for others, {_HOW}"]
 
 
 def _channels_of(data: ExternalData) -> tuple[str, ...]:

@@ -432,7 +432,7 @@ def rival_notes(rows: Rows) -> list[str]:
     named = {row["name"]: row for row in rows}
     found = []
     if (control := named.get(RANDOM)) is None:
-        if CHANCE in named:  # otherwise a saved rival stands alone
+        if not any(row.get("alone") for row in rows):  # a saved rival stands alone without the data of the run
             found.append(
                 "random weights were left out: on a CPU they take as long as a frozen probe; --random-weights adds them"
             )
