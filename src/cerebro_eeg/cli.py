@@ -37,7 +37,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "anonymize": ("cerebro_eeg.commands.anonymize:anonymize", "copy an EDF or BDF file without saying whose it is"),
     "pretrain": ("cerebro_eeg.commands.pretrain:pretrain", "learn from unlabelled EEG: reconstruct masked patches"),
     "finetune": ("cerebro_eeg.commands.finetune:finetune", "train a labelled task, or a linear probe"),
-    "evaluate": ("cerebro_eeg.commands.evaluate:evaluate", "score the test split of a fine-tuned run, once"),
+    "evaluate": (
+        "cerebro_eeg.commands.evaluate:evaluate",
+        "score a fine-tuned run on its test split or on other data, once",
+    ),
     "compare": ("cerebro_eeg.commands.compare:compare", "one honest table: simple rivals and networks beside CEReBrO"),
     "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
     "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),

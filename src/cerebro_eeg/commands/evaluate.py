@@ -8,13 +8,25 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import EvaluateResult
 
+GROUPS = {
+    "what is scored": ("split", "again", "events", "untrained"),
+    "data from elsewhere": ("task", "classes", "new_subjects", "trained_on"),
+    "what it is compared with": ("rivals", "random_weights", "resamples"),
+    "how it is carried out": ("device", "threads"),
+}
+"""The groups of the help."""
+
 
 def evaluate(
     run: Path,
     store: Path,
     /,
     *,
-    split: Literal["test", "validation"] = "test",
+    split: str | None = None,
+    task: str | None = None,
+    classes: tuple[str, ...] = (),
+    new_subjects: bool = False,
+    trained_on: Path | None = None,
     again: bool = False,
     events: bool = False,
     untrained: Literal["error", "nearest", "drop", "as_is"] | None = None,
@@ -24,22 +36,35 @@ def evaluate(
     device: str = "auto",
     threads: int | None = None,
 ) -> EvaluateResult:
-    """Score all trainings of a fine-tuning run on its test split: once. Asking again prints the first score.
+    """Score all trainings of a fine-tuning run on its test split, or on data from elsewhere: once.
 
-    Numbers by window (as in the paper), recording and subject, with 95 % intervals over subjects, mean and standard
-    deviation over seeds, and what chance would give. For two classes also what comes of deciding as predict does, by
-    the threshold that was chosen on validation. For seizures also events and false alarms a day, as SzCORE defines
-    them, and the detections as its TSV. Writes test.json into the run, test.json and test.npz beside each training.
+    Asking again prints the first score. Numbers by window (as in the paper), recording and subject, with 95 %
+    intervals over subjects, mean and standard deviation over seeds, and what chance would give. For two classes also
+    what comes of deciding as predict does, by the threshold that was chosen on validation. For seizures also events and
+    false alarms a day, as SzCORE defines them, and the detections as its TSV. Writes test.json into the run, test.json
+    and test.npz beside each training.
+
+    Another store than the one that the run was trained on is external data: differences between the two are printed
+    first, and each store, task and split is scored once, in a folder external/ of the run.
 
     Try, for example:
       cerebro-eeg evaluate my-finetuning my-store
       cerebro-eeg evaluate my-finetuning my-store --split validation --json
+      cerebro-eeg evaluate my-finetuning other-store --trained-on my-store
+      cerebro-eeg evaluate my-finetuning other-store --task rest --classes awake=eyes_open asleep=
 
     Args:
         run: The folder that finetune --out made.
-        store: The store that the run was trained on.
-        split: What to score; validation is not counted and writes nothing.
-        again: Score the test split once more; the first score is kept and the number of scorings is told.
+        store: The store that the run was trained on, or another one with labels.
+        split: What to score: test (the default) or validation, which is not counted and writes nothing. Of another
+            store one of its splits, or all; by default all labelled windows but those of subjects that the run is known
+            to have learned from.
+        task: Of another store, the task to score; otherwise the one with the name of the run's.
+        classes: THEIRS=OURS: what classes or targets of another store are called in the run. THEIRS= leaves them out.
+        new_subjects: Of another store, leave out every subject whose id the run learned from, even if only the name is
+            the same.
+        trained_on: The store of the run, to fit simple rivals on where another store is scored.
+        again: Score once more; the first score is kept and the number of scorings is told.
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
@@ -58,12 +83,16 @@ def evaluate(
     if resamples < 100:
         raise ConfigError(f"resamples is {resamples}; intervals of 95 % need at least 100")
     progress = Progress()
-    if split == "test":
+    if split != "validation":
         say_first(progress, [no_report()])
     result = runs.evaluate(
         run,
         store,
         split=split,
+        task=task,
+        classes=classes,
+        new_subjects=new_subjects,
+        trained_on=trained_on,
         again=again,
         device=device,
         events=events,
@@ -73,6 +102,6 @@ def evaluate(
         random_weights=random_weights,
         say=progress.say,
     )
-    if split == "test":
+    if result.scorings:
         write_page(lambda tell: report_finetune(run, tell=tell), progress)
     return result

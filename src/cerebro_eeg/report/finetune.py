@@ -16,6 +16,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import write_text
 from cerebro_eeg.progress import counted
 from cerebro_eeg.report import figures
+from cerebro_eeg.report.external import external_section
 from cerebro_eeg.report.figures import BLUE, COLOURS, DARK, GREY, ORANGE, write_in_panel
 from cerebro_eeg.report.page import (
     Tell,
@@ -86,6 +87,7 @@ def _page(folder: Path, run: Mapping[str, Any], tell: Tell) -> str:
         *_histories(trainings),
         *_beside_rivals(folder, settings["choices"]),
         *_test_section(record, seeds_that_differ(settings)),
+        *external_section(folder),
         *_section("Validation", validation, chosen=True),
     ]
     lines = {f"{fold} seed {seed}".strip(): read_lines(path / "metrics.jsonl") for path, fold, seed in trainings}

@@ -2,13 +2,16 @@
 
 ``evaluate`` finds the trainings and keeps the record of the first score. ``predict_training`` and ``score_training``
 are the work for one training: its predictions, their scores, and for seizures the events.
+
+Another store than the one that the run was trained on is external data (``external.py``). It is scored once, too, and
+has a record of its own.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +21,17 @@ from cerebro_eeg.errors import CheckpointError, ConfigError, InputError
 from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
+from cerebro_eeg.progress import counted
+from cerebro_eeg.runs.external import ExternalChoices, ExternalData, find_external, head_electrodes, is_external
+from cerebro_eeg.runs.external_record import (
+    choices_differ,
+    external_places,
+    read_about,
+    read_training_data,
+    training_data,
+    write_about,
+)
+from cerebro_eeg.runs.external_rivals import external_rivals
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import no_events, require_packages
 from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
@@ -29,7 +43,7 @@ from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, su
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.store_predictions import to_predictions
-from cerebro_eeg.runs.windows import LabelledTask, electrodes_of, find_splits
+from cerebro_eeg.runs.windows import LabelledTask, Split, find_splits, pick_targets
 from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, score
 from cerebro_eeg.scores.tables import positive_of
@@ -51,6 +65,13 @@ class TrainedModel:
     """Empty for the task's own splits."""
     seed: int
     windows: Windows
+    out: Path | None = None
+    """The folder for predictions, record and events, where it is not that of the training."""
+
+    @property
+    def results(self) -> Path:
+        """The folder of predictions, record and events."""
+        return self.folder.path if self.out is None else self.out
 
     @property
     def place(self) -> str:
@@ -77,11 +98,25 @@ class Scorer:
     say: Say
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """What is told of a scoring: all scores and their summary, and the first ones if these are later ones."""
+
+    found: Mapping[str, Any]
+    scorings: int
+    fresh: bool
+    first: Mapping[str, Any] | None = None
+
+
 def evaluate(
     run: Path,
     store_folder: Path,
     *,
-    split: Literal["test", "validation"] = "test",
+    split: str | None = None,
+    task: str | None = None,
+    classes: Sequence[str] = (),
+    new_subjects: bool = False,
+    trained_on: Path | None = None,
     again: bool = False,
     device: str = "auto",
     events: bool = False,
@@ -93,6 +128,9 @@ def evaluate(
 ) -> EvaluateResult:
     """Score every training of a fine-tuning run; the test split only once, unless ``again``.
 
+    Of the store that the run was trained on, ``split`` is test or validation. Another store, or another ``task``, is
+    external data: ``split`` is one of its own or "all", and each is scored once. ``trained_on`` is then the store of
+    the run, which simple rivals are fitted on.
     With ``rivals`` simple features with a linear model are scored on the same test windows, once as well. On a GPU, or
     with ``random_weights``, so is a head on random weights.
     """
@@ -100,70 +138,195 @@ def evaluate(
     folder = RunFolder(run)
     settings = _read_settings(folder)
     store = Store(store_folder)
-    _check_store(store, settings["store"])
+    hash = store.hash()
+    choices = ExternalChoices(task, split, tuple(classes), new_subjects)
+    external = is_external(store, hash, settings, choices)
+    if trained_on is not None and not external:
+        raise ConfigError("--trained-on is for another store than the one that the run was trained on; leave it out")
+    learned_store = None if trained_on is None else _store_of_run(trained_on, settings["store"])
+    part = split or "test"
     if seizures.seizure_class(settings["task"]["names"]) is not None and (line := no_events()) is not None:
         say(f"note: {line}")
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(process_group(device))
-        if split == "test":  # validation writes nothing, so the run may still be training
+        if external or part == "test":  # validation writes nothing, so the run may still be training
             stack.enter_context(folder.locked())
             folder.remove_strays()
         if processes.size > 1:
             raise ConfigError(f"evaluate was started in {processes.size} processes; start it in one")
-        options, seeds = settings["choices"], seeds_that_differ(settings)
-        notes = [*filter(None, [one_for_all(settings)])]
-        trainings = list(_find_trainings(run, store, settings, split, stack, notes))
+        options, notes = settings["choices"], [*filter(None, [one_for_all(settings)])]
+        as_is = options["rate"] == "as_is"
+        scorer = Scorer(store, processes, events, untrained or options["untrained"], as_is, resamples, say)
+        if external:
+            trainings, data = _find_external(run, scorer, hash, settings, choices, learned_store, stack, notes)
+        else:
+            trainings, data = list(_find_trainings(run, store, settings, part, stack, notes)), None
         heads = [checkpoint.read_header(training.weights).head for training in trainings]
         if any(head is not None and head.centred for head in heads):
             notes.append(
                 "outputs are centred per subject, without labels: each score uses all windows of a subject at once; "
                 "predict centres by the recording"
             )
-        as_is = options["rate"] == "as_is"
-        scorer = Scorer(store, processes, events, untrained or options["untrained"], as_is, resamples, say)
-        seen = _seen(folder, trainings, settings, split)
-
-        def result(
-            found: Mapping[str, Any], scorings: int, fresh: bool, first: Mapping[str, Any] | None = None
-        ) -> EvaluateResult:
-            return EvaluateResult(
-                str(run),
-                split,
-                settings["task"],
-                settings["unit"],
-                scorings,
-                fresh,
-                found["summary"],
-                None if first is None else first["summary"],
-                tuple(found["trainings"]),
-                (*notes, *dict.fromkeys(why for one in found["trainings"] if (why := one.get("events_left_out")))),
-                seen.to_dict(),
-                _beside_rivals(scorer, run, settings, trainings, random_weights)
-                if rivals and split == "test"
-                else None,
+        about: dict[str, Any] | None = None
+        if data is not None:
+            place = data.place(run)
+            about = _begin_external(place, data, trainings, again, notes)
+            scored = _score_once(place, scorer, trainings, seeds_that_differ(settings), again, notes)
+            notes += _other_scores(run, place)
+            beside, lines = (
+                external_rivals(
+                    run,
+                    place,
+                    data,
+                    _answers(trainings),
+                    processes,
+                    settings,
+                    learned_store,
+                    random_weights=random_weights,
+                    resamples=resamples,
+                    say=say,
+                )
+                if rivals
+                else (None, [])
             )
-
-        if split == "validation":
+            notes += lines
+            about = {"folder": str(place), **about}
+        elif part == "validation":
             scores = [score_training(scorer, one, predict_training(scorer, one), write=False) for one in trainings]
-            return result(_joined(scores), 0, True)
-        before = _earlier_record(run, trainings)
-        if before is not None and not again:
-            before = _with_events(scorer, trainings, before)
-            notes += [*_changed_weights(before, trainings), *_without_threshold(before, trainings)]
-            write_record(run, before)
-            return result(of_seeds(before.first, seeds), before.scorings, False)
-        if before is not None:  # counted before a score is seen, so that stopping halfway does not hide it
-            before = ScoreRecord(before.scorings + 1, before.first, before.last)
-            write_record(run, before)
-        records = [_score_test(scorer, training, again, notes) for training in trainings]
-        last = _joined([record.last for record in records])
-        if before is None:
-            first, scorings = _joined([record.first for record in records]), max(r.scorings for r in records)
+            scored, beside = _Scored(_joined(scores), 0, True), None
         else:
-            first, scorings = before.first, before.scorings
-        write_record(run, ScoreRecord(scorings, first, last))
-        of_first = of_seeds(first, seeds)
-        return result(last if again else of_first, scorings, True, of_first if scorings > 1 else None)
+            scored = _score_once(run, scorer, trainings, seeds_that_differ(settings), again, notes)
+            beside = _beside_rivals(scorer, run, settings, trainings, random_weights) if rivals else None
+        why = dict.fromkeys(why for one in scored.found["trainings"] if (why := one.get("events_left_out")))
+        return EvaluateResult(
+            str(run),
+            part if data is None else data.split,
+            settings["task"],
+            settings["unit"],
+            scored.scorings,
+            scored.fresh,
+            scored.found["summary"],
+            None if scored.first is None else scored.first["summary"],
+            tuple(scored.found["trainings"]),
+            (*notes, *why),
+            _seen(folder, trainings, settings, part if data is None else "external", hash).to_dict(),
+            beside,
+            about,
+        )
+
+
+def _score_once(
+    place: Path, scorer: Scorer, trainings: Sequence[TrainedModel], seeds: Sequence[int], again: bool, notes: list[str]
+) -> _Scored:
+    """Score all trainings, unless their record in ``place`` says that it was done: then its first score is told."""
+    before = _earlier_record(place, trainings)
+    if before is not None and not again:
+        before = _with_events(scorer, trainings, before)
+        notes += [*_changed_weights(before, trainings), *_without_threshold(before, trainings)]
+        write_record(place, before)
+        return _Scored(of_seeds(before.first, seeds), before.scorings, False)
+    if before is not None:  # counted before a score is seen, so that stopping halfway does not hide it
+        before = ScoreRecord(before.scorings + 1, before.first, before.last)
+        write_record(place, before)
+    records = [_score_test(scorer, training, again, notes) for training in trainings]
+    last = _joined([record.last for record in records])
+    if before is None:
+        first, scorings = _joined([record.first for record in records]), max(r.scorings for r in records)
+    else:
+        first, scorings = before.first, before.scorings
+    write_record(place, ScoreRecord(scorings, first, last))
+    of_first = of_seeds(first, seeds)
+    return _Scored(last if again else of_first, scorings, True, of_first if scorings > 1 else None)
+
+
+# External data
+
+
+def _find_external(
+    run: Path,
+    scorer: Scorer,
+    hash: str,
+    settings: Mapping[str, Any],
+    choices: ExternalChoices,
+    learned_store: Store | None,
+    stack: contextlib.ExitStack,
+    notes: list[str],
+) -> tuple[list[TrainedModel], ExternalData]:
+    """Return the trainings with the windows of the external store, and what is scored."""
+    learned = read_training_data(run)
+    if learned is None and learned_store is not None:
+        learned = training_data(learned_store, settings["store"]["sha256"], _splits_of_run(learned_store, settings))
+    weights = list(_find_weights(run, settings, stack, notes))
+    headers = [checkpoint.read_header(path) for _, path, _, _ in weights]
+    data = find_external(scorer.store, hash, settings, learned, headers, choices, scorer.untrained, scorer.say)
+    place = data.place(run)
+    trainings = [
+        TrainedModel(inside, path, fold, seed, data.windows, place / fold / f"seed-{seed}")
+        for inside, path, fold, seed in weights
+    ]
+    return trainings, data
+
+
+def _begin_external(
+    place: Path, data: ExternalData, trainings: Sequence[TrainedModel], again: bool, notes: list[str]
+) -> dict[str, Any]:
+    """Write what is about to be scored, and return what the score that is told is of: the first one, or this one."""
+    now, known = data.about(), read_about(place)
+    if known is not None and any(known[name] != now[name] for name in ("sha256", "task", "split")):
+        raise ConfigError(f"{place} holds scores of another store with the same short hash; evaluate a copy of the run")
+    complete = _earlier_record(place, trainings) is not None
+    looked_at = complete or any((one.results / "test.npz").exists() for one in trainings)
+    changed = None if known is None else choices_differ(known, now)
+    if changed is not None and complete and not again:
+        notes.append(f"{changed}; this score is the first one, and --again scores with the new choice")
+    if changed is not None and looked_at and not complete:
+        raise ConfigError(f"a scoring of this store was begun and stopped: {changed}; give the same as then")
+    if complete and not again:
+        return now if known is None else known
+    if place.exists():
+        RunFolder(place).remove_strays()
+    for folder in (place, *(one.results for one in trainings)):
+        folder.mkdir(parents=True, exist_ok=True)
+        begin_sums(folder)
+    write_about(place, known if known is not None and looked_at else now, now)
+    return now
+
+
+def _other_scores(run: Path, place: Path) -> list[str]:
+    """Return a note that counts the other external stores, tasks and splits that this run was scored on."""
+    others = [one for one in external_places(run) if one != place]
+    if not others:
+        return []
+    names = ", ".join(one.name for one in others[:4]) + (", ..." if len(others) > 4 else "")
+    return [f"this run was scored on {counted(len(others), 'other external set')}, too ({names}); report all of them"]
+
+
+def _answers(trainings: Sequence[TrainedModel]) -> dict[str, list[Ours]] | None:
+    """Return the first predictions of the trainings of each fold; None if a training has none."""
+    ours: dict[str, list[Ours]] = {}
+    for training in trainings:
+        path = training.results / "test.npz"
+        if not path.exists():  # an earlier release, or the file was deleted
+            return None
+        found = Ours(Predictions.load(path), checkpoint.read_header(training.weights))
+        ours.setdefault(training.fold, []).append(found)
+    return ours
+
+
+def _store_of_run(folder: Path, wanted: Mapping[str, str]) -> Store:
+    """Open the store that the run was trained on; raise an error if it is another one."""
+    store = Store(folder)
+    found = store.hash()
+    if found != wanted["sha256"]:
+        raise InputError(
+            f"--trained-on names a store ({store.info.dataset}, SHA-256 {found[:16]}...) that is not the one that the "
+            f"run was trained on ({wanted['dataset']}, {wanted['sha256'][:16]}...); give that one, or leave it out"
+        )
+    return store
+
+
+def _splits_of_run(store: Store, settings: Mapping[str, Any]) -> list[Split]:
+    return list(find_splits(store, _task_of(settings), settings["choices"]["folds"]))
 
 
 def _beside_rivals(
@@ -173,18 +336,12 @@ def _beside_rivals(
     random_weights = random_weights or scorer.processes.device.type == "cuda"
     if (kept := kept_rivals(run, "test", random_weights)) is not None:
         return kept
-    ours: dict[str, list[Ours]] = {}
-    for training in trainings:
-        path = training.folder.path / "test.npz"
-        if not path.exists():  # an earlier release, or the file was deleted
-            return None
-        found = Ours(Predictions.load(path), checkpoint.read_header(training.weights))
-        ours.setdefault(training.fold, []).append(found)
-    splits = list(find_splits(scorer.store, _task_of(settings), settings["choices"]["folds"]))
+    if (ours := _answers(trainings)) is None:
+        return None
     return compare_with_rivals(
         run,
         scorer.store,
-        splits,
+        _splits_of_run(scorer.store, settings),
         ours,
         scorer.processes,
         balanced=settings["choices"]["balanced"],
@@ -213,39 +370,45 @@ def _read_settings(folder: RunFolder) -> dict[str, Any]:
     return settings
 
 
-def _check_store(store: Store, wanted: Mapping[str, str]) -> None:
-    """Raise an error if the store is not the one that the run was trained on."""
-    found = store.hash()
-    if found != wanted["sha256"]:
-        raise InputError(
-            f"the store ({store.info.dataset}, SHA-256 {found[:16]}...) is not the one that the run was trained on "
-            f"({wanted['dataset']}, {wanted['sha256'][:16]}...); give that one, so that no test subject was trained on"
+def _find_weights(
+    run: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, notes: list[str]
+) -> Iterator[tuple[RunFolder, Path, str, int]]:
+    """Yield folder, weights, fold and seed of each training.
+
+    The weights of a training that was stopped are those of its last state, and a note says so. The stack keeps their
+    temporary file.
+    """
+    count, seeds = settings["choices"]["folds"], seeds_that_differ(settings)
+    folds = [""] if count is None else [f"fold-{number + 1}" for number in range(count)]
+    places = [(RunFolder(run / fold / f"seed-{seed}"), fold, seed) for fold in folds for seed in seeds]
+    missing = [one.path.relative_to(run).as_posix() for one, _, _ in places if not one.model.exists()]
+    missing = [name for name in missing if not is_unfinished(run / name)]
+    if missing:
+        raise ConfigError(
+            f"{len(missing)} of {len(places)} trainings have saved no weights ({', '.join(missing[:6])}"
+            f"{', ...' if len(missing) > 6 else ''}); start the same finetune command again, then evaluate"
         )
+    for inside, fold, seed in places:
+        weights = inside.model
+        if not weights.exists():
+            weights = stack.enter_context(
+                usable_weights(inside.path, lambda line: notes.append(line.removeprefix("note: ")))
+            )
+        yield inside, weights, fold, seed
 
 
 def _find_trainings(
     run: Path,
     store: Store,
     settings: Mapping[str, Any],
-    part: Literal["test", "validation"],
+    part: str,
     stack: contextlib.ExitStack,
     notes: list[str],
 ) -> Iterator[TrainedModel]:
-    """Yield the trainings with their windows, cut as they were for training.
-
-    The weights of a training that was stopped are those of its last state, and a note says so. The stack keeps their
-    temporary file.
-    """
-    task = _task_of(settings)
-    splits, seeds = list(find_splits(store, task, settings["choices"]["folds"])), seeds_that_differ(settings)
-    folders = [RunFolder(run / split.name / f"seed-{seed}") for split in splits for seed in seeds]
-    missing = [one.path.relative_to(run).as_posix() for one in folders if not one.model.exists()]
-    missing = [name for name in missing if not is_unfinished(run / name)]
-    if missing:
-        raise ConfigError(
-            f"{len(missing)} of {len(folders)} trainings have saved no weights ({', '.join(missing[:6])}"
-            f"{', ...' if len(missing) > 6 else ''}); start the same finetune command again, then evaluate"
-        )
+    """Yield the trainings with their windows, cut as they were for training."""
+    task, found = _task_of(settings), {}
+    splits = _splits_of_run(store, settings)
+    weights = list(_find_weights(run, settings, stack, notes))
     for split, counts in zip(splits, settings["windows"], strict=True):
         windows, before = (split.test, counts[2]) if part == "test" else (split.validation, counts[1])
         if windows is None or not len(windows):
@@ -255,23 +418,20 @@ def _find_trainings(
                 f"the {part} split has {len(windows):,} windows and had {before:,} when the run was trained; use the "
                 "release of cerebro-eeg that trained it"
             )
-        for seed in seeds:
-            inside = RunFolder(run / split.name / f"seed-{seed}")
-            weights = inside.model
-            if not weights.exists():
-                weights = stack.enter_context(
-                    usable_weights(inside.path, lambda line: notes.append(line.removeprefix("note: ")))
-                )
-            yield TrainedModel(inside, weights, split.name, seed, windows)
+        found[split.name] = windows
+    for inside, path, fold, seed in weights:
+        yield TrainedModel(inside, path, fold, seed, found[fold])
 
 
-def _seen(folder: RunFolder, trainings: Sequence[TrainedModel], settings: Mapping[str, Any], part: str) -> SeenBefore:
+def _seen(
+    folder: RunFolder, trainings: Sequence[TrainedModel], settings: Mapping[str, Any], part: str, hash: str
+) -> SeenBefore:
     """Return whether the weights had learned from the tested subjects before their fine-tuning began."""
     begun = folder.read().get("seen", {}).get("state")  # older releases did not write it
     learned = settings["from"] is not None and begun != "new"
     training = checkpoint.read_header(trainings[0].weights).training
     before = data_before(training, settings["choices"]["freeze"]) if learned else ()
-    return seen_before(before, learned, settings["store"]["sha256"], [one.windows for one in trainings], part)
+    return seen_before(before, learned, hash, [one.windows for one in trainings], part)
 
 
 def _with_events(scorer: Scorer, trainings: Sequence[TrainedModel], record: ScoreRecord) -> ScoreRecord:
@@ -287,12 +447,12 @@ def _with_events(scorer: Scorer, trainings: Sequence[TrainedModel], record: Scor
         training = found.get((one["fold"], one["seed"]))
         if not one.get("events_left_out") or training is None or one["weights"] != training.hash():
             continue
-        predictions = Predictions.load(training.folder.path / "test.npz")
+        predictions = Predictions.load(training.results / "test.npz")
         one.update(_score_events(scorer, training, predictions, write=True))
-        old = read_record(training.folder.path)
+        old = read_record(training.results)
         if old is not None:
             last = one if old.scorings == 1 else old.last
-            write_record(training.folder.path, ScoreRecord(old.scorings, one, last))
+            write_record(training.results, ScoreRecord(old.scorings, one, last))
     joined = _joined(first)
     return ScoreRecord(record.scorings, joined, joined if record.scorings == 1 else record.last)
 
@@ -300,7 +460,7 @@ def _with_events(scorer: Scorer, trainings: Sequence[TrainedModel], record: Scor
 def _earlier_record(run: Path, trainings: Sequence[TrainedModel]) -> ScoreRecord | None:
     """Return the run's record, or the joined records of its trainings; None if the first scoring has not ended."""
     whole = read_record(run)
-    found = [read_record(training.folder.path) for training in trainings]
+    found = [read_record(training.results) for training in trainings]
     known = [record for record in found if record is not None]
     if whole is None and len(known) < len(trainings):
         return None
@@ -311,7 +471,7 @@ def _earlier_record(run: Path, trainings: Sequence[TrainedModel]) -> ScoreRecord
 
 def _score_test(scorer: Scorer, training: TrainedModel, again: bool, notes: list[str]) -> ScoreRecord:
     """Return the record of a training, which is scored now if it was not yet, or if ``again``."""
-    folder = training.folder.path
+    folder = training.results
     kept = folder / "test.npz"
     old = read_record(folder)
     if old is None and kept.exists():  # the scoring was stopped, or its record was deleted
@@ -364,15 +524,20 @@ def predict_training(scorer: Scorer, training: TrainedModel) -> Predictions:
         sfreq=windows.sfreq if scorer.as_is else None,
         rate="as_is" if scorer.as_is else "error",
     )
-    if model.head is None or model.head.names != windows.names:
+    if model.head is None or not _answers_all(model.head.names, windows):
         raise CheckpointError(
             f"the weights of {training.place} do not answer {', '.join(windows.names)}; the run was altered"
         )
-    ids = electrodes_of([windows], model.training_record.electrode_windows, scorer.untrained)
+    ids, ours = head_electrodes(model.header, windows, scorer.untrained), model.head.names
     output = head_outputs(
         model.to(scorer.processes.device), scorer.store, windows, scorer.processes, electrodes=ids, say=scorer.say
     )
-    return to_predictions(scorer.store, windows, output)
+    return to_predictions(scorer.store, windows, pick_targets(output, ours, windows))
+
+
+def _answers_all(ours: Sequence[str], windows: Windows) -> bool:
+    """Return whether a head with these outputs answers the windows; an external store may lack some targets."""
+    return windows.names == tuple(ours) or (windows.target is not None and set(windows.names) <= set(ours))
 
 
 def score_training(scorer: Scorer, training: TrainedModel, predictions: Predictions, *, write: bool) -> dict[str, Any]:
@@ -413,7 +578,7 @@ def _score_events(scorer: Scorer, training: TrainedModel, predictions: Predictio
         scored = seizures.score_events(lines, name, threshold=threshold, resamples=scorer.resamples)
         found["events"] = scored.to_dict()
     if write and lines:
-        events = training.folder.path / "test-events"
+        events = training.results / "test-events"
         forget_sums(events)
         for id, line in lines.items():
             seizures.write_events(events / f"{id}_events.tsv", line.probability, threshold, durations[id])

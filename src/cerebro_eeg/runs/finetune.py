@@ -35,6 +35,7 @@ from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import few_subjects
+from cerebro_eeg.runs.external_record import training_data, write_training_data
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.packages import is_installed, require_packages
@@ -181,6 +182,8 @@ def finetune(
                 if len(splits) * len(seeds) > 1:
                     say(f"{split.name + ', ' if split.name else ''}seed {seed}")
                 trained.append(_train(shared, split, seed, inside, say, tell))
+        if processes.first:
+            write_training_data(out, training_data(store, shared.hash, splits))
         beside = _beside_rivals(shared, splits, seeds, out, random_weights, say) if rivals else None
         return FinetuneResult(
             str(out),

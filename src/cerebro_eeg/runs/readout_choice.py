@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import FIXED_PARTS, ReadoutConfig, ReadoutPart
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
@@ -33,7 +32,7 @@ from cerebro_eeg.runs.linear_models import (
     standardisation,
 )
 from cerebro_eeg.runs.store_predictions import BatchOutputs, predict_windows
-from cerebro_eeg.runs.windows import Electrodes, Split
+from cerebro_eeg.runs.windows import Electrodes, Split, plain_electrodes
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.loop import Precision
 
@@ -108,10 +107,7 @@ def shared_channels(split: Split, electrodes: Electrodes | None = None) -> tuple
     parts = [part for part in (split.train, split.validation, split.test) if part is not None]
     montages = {part.facts.montages[n] for part in parts for n in np.unique(part.facts.montage[part.recording])}
 
-    def plain(names: tuple[str, ...]) -> NDArray[np.int64]:
-        return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
-
-    return common_channels(sorted(montages), electrodes or plain)
+    return common_channels(sorted(montages), electrodes or plain_electrodes)
 
 
 def fitting_names(name: str, channels: Sequence[str], say: Say) -> tuple[str, ...]:

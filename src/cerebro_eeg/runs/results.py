@@ -151,6 +151,13 @@ class EvaluateResult:
     """Whether the weights had learned from the tested subjects before their fine-tuning (``SeenBefore``)."""
     rivals: Sequence[Mapping[str, Any]] | None = None
     """How simple features with a linear model do on the same test windows; None if they were not asked for."""
+    external: Mapping[str, Any] | None = None
+    """What was scored of another store than the run's own: data set, task, split, classes, differences, overlap."""
+
+    @property
+    def exit_code(self) -> int:
+        """6 if external recordings were left out for want of channels."""
+        return 6 if self.external is not None and self.external["unreadable"] else 0
 
     def to_dict(self) -> dict[str, object]:
         return {**vars(self), "trainings": list(self.trainings), "notes": list(self.notes)}
@@ -161,9 +168,9 @@ class EvaluateResult:
         seeds, folds = counted(len(self.summary["seeds"]), "seed"), len(self.summary["folds"])
         of_folds = f" of {folds} folds" if folds else ""
         lines = [
-            f"{self.task['task']}: {self.task['kind']}, {', '.join(self.task['names'])}; {self.split} split",
+            f"{self.task['task']}: {self.task['kind']}, {', '.join(self.task['names'])}; {self._where()}",
             f"  trainings  {seeds}{of_folds} in {self.folder}",
-            f"  splits     share no {self.unit}",
+            *self._apart(),
             *([] if self.seen is None else [f"  before     {self.seen['text']}"]),
             f"  scored     {self._times()}",
             f"  primary    {self._primary()}",
@@ -184,9 +191,11 @@ class EvaluateResult:
         if self.rivals is not None:
             from cerebro_eeg.runs.rivals import rival_lines
 
-            lines += rival_lines(self.rivals)
+            lines += rival_lines(self.rivals, "test" if self.external is None else "external")
         lines += [f"note: {note}" for note in (*self.summary["notes"], *self.notes)]
-        if self.split == "test":
+        if self.external is not None:
+            lines.append(f"{self.external['folder']} has more: test.json with all scores, and predictions in test.npz")
+        elif self.split == "test":
             lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
         return "\n".join(lines)
 
@@ -213,8 +222,22 @@ class EvaluateResult:
             lines += _score_lines(f"by {name} ({_count_range(level['count'])})", level["values"], chance=False)
         return lines
 
+    def _where(self) -> str:
+        """Return words for the windows that were scored."""
+        if self.external is None:
+            return f"{self.split} split"
+        of = f"{self.external['dataset']} ({self.external['sha256'][:8]}), task {self.external['task']}"
+        return f"external data {of}, {split_words(self.split)}"
+
+    def _apart(self) -> list[str]:
+        """Return the lines on what keeps tested subjects from being those that were learned from."""
+        if self.external is None:
+            return [f"  splits     share no {self.unit}"]
+        differences = [f"  differs    {line}" for line in self.external["differences"]]
+        return [*differences, f"  overlap    {self.external['overlap']['text']}"]
+
     def _times(self) -> str:
-        if self.split != "test":
+        if not self.scorings:
             return f"{self.split} may be scored as often as you like"
         if not self.fresh:
             more = f"; {self.scorings} scorings so far" if self.scorings > 1 else ""
@@ -222,6 +245,13 @@ class EvaluateResult:
         if self.scorings == 1:
             return "for the first time; asking again prints this score"
         return f"{self.scorings} times: this is not the first score, which test.json keeps"
+
+
+def split_words(split: str) -> str:
+    """Return words for a split of external data."""
+    name, _, new = split.partition("-")
+    words = "all labelled windows" if name == "all" else f"split {split if new != 'new' else name}"
+    return words + (", without subjects that were learned from" if split.endswith("-new") else "")
 
 
 def _class_lines(scores: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.checkpoint import Header
 from cerebro_eeg.model.encoder import Encoder
-from cerebro_eeg.model.readouts import Readout, layers_of, widths
+from cerebro_eeg.model.readouts import Readout, widths
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.linear_models import LinearModel, fit_chosen, groups_of, labelled
 from cerebro_eeg.runs.readout_choice import (
@@ -47,7 +47,7 @@ from cerebro_eeg.runs.readout_choice import (
     shared_channels,
 )
 from cerebro_eeg.runs.store_predictions import KeptFeatures, predict_windows, to_predictions
-from cerebro_eeg.runs.windows import Split, signal_of
+from cerebro_eeg.runs.windows import Split, needs_encoder, pick_targets, signal_of
 from cerebro_eeg.scores.paired import Paired, paired
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, threshold_level
 from cerebro_eeg.scores.tables import title
@@ -89,7 +89,8 @@ class RivalAnswers:
 class SimpleFeatures:
     """Features of the simple rivals for the windows of a task; several folds compute each window once."""
 
-    def __init__(self, store: Store, split: Split, processes: ProcessGroup) -> None:
+    def __init__(self, store: Store, split: Split, processes: ProcessGroup, asked: Store | None = None) -> None:
+        """``asked`` is the store of the test windows, where that is another one."""
         most = max(len(names) for names in split.train.facts.montages)
         tiny = preset("tiny").model  # these features need no encoder; a saved rival holds this one, unused
         self.config = replace(
@@ -108,11 +109,16 @@ class SimpleFeatures:
             assert isinstance(module, Readout)
             return module.raw(batch, cast(Encoder, None))  # these parts need no encoder
 
-        def compute(windows: Windows) -> NDArray[np.float32]:
-            assert self.readout is not None
-            return predict_windows(self.readout, store, windows, processes, read=read)
+        def kept_of(place: Store) -> KeptFeatures:
+            def compute(windows: Windows) -> NDArray[np.float32]:
+                assert self.readout is not None
+                return predict_windows(self.readout, place, windows, processes, read=read)
 
-        self.kept = KeptFeatures(compute)
+            return KeptFeatures(compute)
+
+        self.kept = kept_of(store)
+        self.asked_store = store if asked is None else asked
+        self.of_asked = self.kept if asked is None else kept_of(asked)
 
     @property
     def sizes(self) -> dict[ReadoutPart, int]:
@@ -150,8 +156,9 @@ def rival_predictions(
             assert fitted.own_held_out is not None
             output = fitted.own_held_out[-len(asked) :]
         else:
-            output = fitted.outputs(features.kept.of(asked)[:, data.columns(fitted.parts)], groups_of(asked))
-        found[name] = RivalAnswers(to_predictions(store, asked, output), fitted.centred, fitted)
+            raw = features.of_asked.of(asked)[:, data.columns(fitted.parts)]
+            output = pick_targets(fitted.outputs(raw, groups_of(asked)), split.train.names, asked)
+        found[name] = RivalAnswers(to_predictions(features.asked_store, asked, output), fitted.centred, fitted)
     return found
 
 
@@ -164,7 +171,8 @@ def chance_predictions(store: Store, split: Split, part: Part) -> RivalAnswers:
         answer = np.log(np.maximum(count / count.sum(), 1e-12))
     else:
         answer = train.target.mean(0, dtype=np.float64)
-    return RivalAnswers(to_predictions(store, asked, np.tile(answer, (len(asked), 1)).astype(np.float32)))
+    output = np.tile(answer, (len(asked), 1)).astype(np.float32)
+    return RivalAnswers(to_predictions(store, asked, pick_targets(output, train.names, asked)))
 
 
 def random_predictions(
@@ -178,11 +186,13 @@ def random_predictions(
     balanced: bool = False,
     centring: bool = True,
     folds: FoldFeatures | None = None,
+    asked_store: Store | None = None,
     say: Say = lambda line: None,
 ) -> RivalAnswers:
     """Return what a head predicts that reads a new encoder of this size, drawn with seed 0.
 
     The read-out has a name of ``finetune --readout``. Its head is chosen by the same cross-validation as ours.
+    ``asked_store`` is the store of the test windows, where that is another one.
     """
     windows, asked = split.train, split.test if part == "test" else split.validation
     assert asked is not None
@@ -196,8 +206,9 @@ def random_predictions(
     if part in fitted.held_out:
         output = fitted.held_out[part][fitted.model.name]
     else:
-        output = head_outputs(model, store, asked, processes, say=say)
-    return RivalAnswers(to_predictions(store, asked, output), fitted.model.centred)
+        output = head_outputs(model, asked_store or store, asked, processes, say=say)
+        output = pick_targets(output, windows.names, asked)
+    return RivalAnswers(to_predictions(asked_store or store, asked, output), fitted.model.centred)
 
 
 def _new_model(config: ModelConfig, windows: Windows) -> Cerebro:
@@ -247,7 +258,7 @@ def compare_with_rivals(
         found[CHANCE] = chance_predictions(store, split, part)
         if random_weights:
             say(f"a head on random weights{f', {split.name}' if split.name else ''}")
-            config, readout = trained[0].header.model, _control_of(trained)
+            config, readout = trained[0].header.model, control_of(trained)
             found[RANDOM] = random_predictions(
                 store,
                 split,
@@ -264,16 +275,23 @@ def compare_with_rivals(
             pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
             of_folds.setdefault(name, []).append(pair)
             answers.setdefault(name, []).append(rival)
-    needs = any(_needs_encoder(one.header) for trained in ours.values() for one in trained)
-    rows = [
-        {"name": name, "centred": all(one.centred for one in answers[name]), "encoder": needs, **_mean(of)}
-        for name, of in of_folds.items()
-    ]
+    rows = joined_rows(of_folds, answers, [one for trained in ours.values() for one in trained])
     best = best_simple(rows)
     if part == "validation" and best is not None and rival_wins(best):
         _save(run / SAVED, store, splits[0], answers[best["name"]][0], features)
     write_text(run / FILES[part], json.dumps({"format": FORMAT, "rivals": rows}, indent=2, allow_nan=False) + "\n")
     return rows
+
+
+def joined_rows(
+    of_folds: Mapping[str, Sequence[Paired]], answers: Mapping[str, Sequence[RivalAnswers]], ours: Sequence[Ours]
+) -> list[dict[str, Any]]:
+    """Return one row of the comparison per rival, from its differences and answers in each fold."""
+    needs = any(needs_encoder(one.header) for one in ours)
+    return [
+        {"name": name, "centred": all(one.centred for one in answers[name]), "encoder": needs, **_mean(of)}
+        for name, of in of_folds.items()
+    ]
 
 
 def kept_rivals(run: Path, part: Part, random_weights: bool) -> list[dict[str, Any]] | None:
@@ -296,15 +314,11 @@ def read_rivals(run: Path, part: Part = "test") -> list[dict[str, Any]] | None:
     raise ConfigError(f"{FILES[part]} of {run} is damaged; delete it and run the same command again")
 
 
-def _control_of(trained: Sequence[Ours]) -> str:
+def control_of(trained: Sequence[Ours]) -> str:
     """Return the read-out of the control: hybrid for heads that read simple features, too, otherwise the encoder's."""
     hybrid = set(READOUTS["hybrid"])
     heads = [one.header.head for one in trained]
     return "hybrid" if any(head is not None and set(head.readout.parts) == hybrid for head in heads) else "encoder"
-
-
-def _needs_encoder(header: Header) -> bool:
-    return header.head is None or bool(layers_of(header.head.readout, header.model.depth))
 
 
 def _mean(folds: Sequence[Paired]) -> dict[str, Any]:
@@ -418,9 +432,10 @@ def rival_notes(rows: Rows) -> list[str]:
     named = {row["name"]: row for row in rows}
     found = []
     if (control := named.get(RANDOM)) is None:
-        found.append(
-            "random weights were left out: on a CPU they take as long as a frozen probe; --random-weights adds them"
-        )
+        if not any(row.get("alone") for row in rows):  # a saved rival stands alone without the data of the run
+            found.append(
+                "random weights were left out: on a CPU they take as long as a frozen probe; --random-weights adds them"
+            )
     elif control["difference"] <= 0 if control["above"] is None else control["above"] < WIN:
         found.append("a head on random weights does as well: what the encoder has learned does not show here")
     if centred := [row["name"] for row in rows if row["centred"]]:

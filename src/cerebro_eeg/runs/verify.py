@@ -31,7 +31,7 @@ _STATE, _LOG, _CARD = "state.safetensors", "metrics.jsonl", "README.md"
 _SHOWN = 8
 _KINDS = {".safetensors": "checkpoint", ".npz": "features", ".parquet": "features"}
 _LOGGERS = ("tensorboard", "wandb")
-_INSIDE = re.compile(r"fold-.*|seed-.*|simple|test-events|task-.*|method-.*")
+_INSIDE = re.compile(r"fold-.*|seed-.*|simple|test-events|task-.*|method-.*|external|[0-9a-f]{8}-.*")
 Done = Callable[[int], None]
 
 
@@ -274,7 +274,7 @@ def _verify_folder(folder: Path, thing: Verified, add: Done, inside: str = "") -
             sums = read_sums(folder)
         except (OSError, ValueError):
             thing.damaged.append(f"{inside}{SUMS} is damaged, so the files that it lists cannot be checked by it")
-    else:
+    elif names or not inside:  # the folder of external stores holds folders alone
         thing.uncovered.append(
             f"{inside or 'the folder'} has no {SUMS}: an earlier release wrote it, or it is unfinished"
         )

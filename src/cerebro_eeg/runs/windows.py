@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.channels.electrodes import IDS
-from cerebro_eeg.channels.match import match
+from cerebro_eeg.channels.match import Channel, match
 from cerebro_eeg.config import ModelConfig, SignalConfig, Training
 from cerebro_eeg.data.batching.loader import Loader, RawStep
 from cerebro_eeg.data.batching.order import Order, Step
@@ -26,6 +26,8 @@ from cerebro_eeg.data.batching.windows import Windows, find_windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
 from cerebro_eeg.files import real
+from cerebro_eeg.model.checkpoint import Header
+from cerebro_eeg.model.readouts import layers_of
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.linear_models import groups_of
 from cerebro_eeg.runs.provenance import describe_source
@@ -260,13 +262,13 @@ def find_splits(store: Store, task: LabelledTask, n_folds: int | None = None, se
     if own:
         if n_folds != len(own):
             raise ConfigError(f"{n_folds} folds were asked for, and task {task.task!r} has {len(own)} of its own")
-        parts = [_labelled_windows(store, task, [name]) for name in own]
+        parts = [labelled_windows(store, task, [name]) for name in own]
         for k in range(n_folds):
             others = [name for number, name in enumerate(own) if number not in (k, (k + 1) % n_folds)]
-            train = _labelled_windows(store, task, others)
+            train = labelled_windows(store, task, others)
             yield _checked_split(f"fold-{k + 1}", (train, parts[(k + 1) % n_folds], parts[k]))
         return
-    everything = _labelled_windows(store, task, None)
+    everything = labelled_windows(store, task, None)
     fold = folds(everything, n_folds, seed)
     if n_folds < 3:
         raise ConfigError(f"{n_folds} folds leave nothing to train on beside test and validation; take 3 or more")
@@ -283,13 +285,13 @@ def _own_splits(store: Store, task: LabelledTask, names: list[str]) -> tuple[Win
         raise InputError(f"task {task.task!r} has no split called train (its splits: {listed}); say --folds N")
     validation = validation_split(store, task.task)
     return (
-        _labelled_windows(store, task, ["train"]),
-        None if validation is None else _labelled_windows(store, task, [validation]),
-        _labelled_windows(store, task, ["test"]) if "test" in names else None,
+        labelled_windows(store, task, ["train"]),
+        None if validation is None else labelled_windows(store, task, [validation]),
+        labelled_windows(store, task, ["test"]) if "test" in names else None,
     )
 
 
-def _labelled_windows(store: Store, task: LabelledTask, splits: list[str] | None) -> Windows:
+def labelled_windows(store: Store, task: LabelledTask, splits: list[str] | None) -> Windows:
     """Return the windows of some splits, or of all, without those that have no label."""
     found = find_windows(
         store, seconds=task.seconds, stride=task.stride, task=task.task, split=splits, labels=task.labels
@@ -461,3 +463,23 @@ def electrode_ids(trained: Mapping[str, int], untrained: Untrained) -> Electrode
 def _montages(parts: Sequence[Windows]) -> list[tuple[str, ...]]:
     """Return the montages of recordings that have windows; other recordings of the store do not count."""
     return sorted({w.facts.montages[n] for w in parts for n in np.unique(w.facts.montage[w.recording]).tolist()})
+
+
+def plain_electrodes(names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Return the ids of a montage's channels as they are named."""
+    return np.array([Channel(*name.split("-")).ids for name in names], np.int64).reshape(-1, 2)
+
+
+# Heads: what they need, and which of their answers are asked for
+
+
+def needs_encoder(header: Header) -> bool:
+    """Return whether the head of a checkpoint reads the encoder."""
+    return header.head is None or bool(layers_of(header.head.readout, header.model.depth))
+
+
+def pick_targets(output: NDArray[np.float32], ours: Sequence[str], windows: Windows) -> NDArray[np.float32]:
+    """Return the outputs for the targets that windows have, which data from elsewhere may lack; all for classes."""
+    if windows.target is None or tuple(ours) == windows.names:
+        return output
+    return output[:, [list(ours).index(name) for name in windows.names]]
