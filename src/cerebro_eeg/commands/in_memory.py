@@ -112,11 +112,11 @@ def embed(
 ) -> "Embedding | FeatureTable | EmbedResult":
     """Return the features of recordings, or of a store: what a model's encoder makes of every window of them.
 
-    One recording (a file, or a Raw or Epochs object of MNE) gives an Embedding. A list, a folder or a store gives
-    FeatureTable: a row per window with its recording, and of a store with subject, split and label. With out=... they are
-    written to a file instead, which memory need not hold, and an EmbedResult says what it holds. A warning tells where
-    recordings could not be used, and ``failures`` have the reasons. Recordings are filtered, referenced and resampled
-    as the checkpoint says.
+    One recording (a file, or a Raw or Epochs object of MNE) gives an Embedding. A list, a folder or a store gives a
+    FeatureTable: a row per window with its recording, and of a store with subject, split and label. With out=... the
+    features are written to a file instead, which memory need not hold, and an EmbedResult says what it holds. A
+    warning tells where recordings could not be used, and ``failures`` have the reasons. Recordings are filtered,
+    referenced and resampled as the checkpoint says.
 
     Try, for example:
       cerebro_eeg.embed("night.edf", "small-open").features
