@@ -52,7 +52,8 @@ def test_arrays_are_the_windows_of_the_store(folder, store):
     assert y.tolist() == [interval.label for _, interval, *_ in expected]
     assert groups.tolist() == [subject for *_, subject, _ in expected]
     frame = info.to_frame()
-    assert list(frame) == ["recording", "start", "split", "subject"]
+    assert list(frame) == ["recording", "start", "subject", "split", "label"]
+    assert frame["label"].tolist() == y.tolist()
     assert frame["recording"].tolist() == [id for *_, id in expected]
     assert frame["start"].tolist() == [interval.start for _, interval, *_ in expected]
     assert frame["split"].tolist() == [interval.split for _, interval, *_ in expected]
@@ -84,6 +85,7 @@ def test_values_of_a_regression(store):
     assert y.shape == (len(X), 2)
     assert y[:2].tolist() == [[100.0, 0.0], [105.0, 1.0]]
     assert info.names == ("x", "y")
+    assert info.to_frame()[["target_x", "target_y"]].to_numpy().tolist() == y.tolist()
 
 
 def test_without_a_task_all_time_is_cut(store, folder):

@@ -21,6 +21,7 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, warn_caller
 from cerebro_eeg.notebook import InFolder, by_column
 from cerebro_eeg.progress import counted, in_bytes
+from cerebro_eeg.runs.features import TARGET
 from cerebro_eeg.runs.store_predictions import start_times
 from cerebro_eeg.runs.windows import read_task, splits_of
 
@@ -66,6 +67,8 @@ class WindowInfo(InFolder):
     """train, val, test or another word; None for windows outside of splits."""
     subject: NDArray[np.object_]
     """None where the store does not know it."""
+    answers: NDArray[Any] | None = None
+    """The y of the windows."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -81,8 +84,15 @@ class WindowInfo(InFolder):
         return {"channels": ", ".join(self.channels)}
 
     def _columns(self) -> Mapping[str, Sequence[Any]]:
-        columns: dict[str, Any] = {"recording": self.recording, "start": self.start}
-        return {**columns, "split": self.split, "subject": self.subject}
+        columns: dict[str, Any] = {"recording": self.recording, "start": self.start, "subject": self.subject}
+        if self.task is not None:
+            columns["split"] = self.split
+        if self.answers is not None and self.answers.dtype.kind == "U":
+            columns["label"] = self.answers
+        elif self.answers is not None:
+            targets = self.answers.reshape(len(self), -1).T
+            columns |= dict(zip((TARGET + name for name in self.names), targets, strict=True))
+        return columns
 
 
 class OpenStore(Store, InFolder):
@@ -153,6 +163,7 @@ class OpenStore(Store, InFolder):
             about.start,
             about.split,
             about.subject,
+            about.answers,
         )
         return StoreArrays(X_BCT, about.answers, about.groups, info)
 
