@@ -32,6 +32,8 @@ from cerebro_eeg.errors import (
     python_words,
 )
 from cerebro_eeg.files import file_sum
+from predict_files import edf
+from train_stores import make_store
 
 VERBS = ("compare", "embed", "evaluate", "finetune", "info", "predict", "prepare", "pretrain", "simulate", "verify")
 STUB = Path(cerebro_eeg.__file__).with_name("api.pyi")
@@ -42,6 +44,9 @@ HOMES = {
     "PredictResult": "cerebro_eeg.commands.predict",
     "EmbedResult": "cerebro_eeg.commands.embed",
 }
+
+
+STORE = "a-store"
 
 
 # The signatures, as editors and type checkers know them
@@ -176,6 +181,7 @@ def test_messages_speak_python():
         (lambda: cerebro_eeg.pretrain("s", out="x", readers=-1), ConfigError, "readers is -1"),
         (lambda: cerebro_eeg.info("tiny", seconds=5, start=3), ConfigError, "start was given with a preset"),
         (lambda: cerebro_eeg.prepare("folder", "a\0b", out="x"), ConfigError, "source holds a null character"),
+        (lambda: cerebro_eeg.predict(STORE, "m"), ConfigError, "a store was given, and predict reads recordings"),
         (lambda: cerebro_eeg.predict([b"x"], "m"), ConfigError, "recordings hold an object of type bytes"),
         (lambda: cerebro_eeg.predict("a.edf", "m", plot=True), ConfigError, "plot: without effect on one recording"),
         (lambda: cerebro_eeg.embed("a.edf", "m", task="eyes"), ConfigError, "task: without effect on one recording"),
@@ -183,11 +189,13 @@ def test_messages_speak_python():
 )
 def test_what_does_not_fit_is_refused_in_one_line(call, error, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if "a store was given" in line:
+        make_store(tmp_path / STORE)
     with pytest.raises(error, match=f"^{re.escape(line)}") as caught:
         call()
     assert "--" not in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != STORE] == []
 
 
 def test_an_unknown_name_is_a_type_error_as_everywhere_in_python():
@@ -321,6 +329,22 @@ def test_what_was_skipped_or_not_used_is_warned_of_and_kept(work, tmp_path, monk
     features.write_bytes(data)
     with pytest.warns(CerebroWarning, match="damage was found"):
         assert cerebro_eeg.verify(features).exit_code == 9
+
+
+def test_a_recording_that_is_refused_is_warned_of_in_words_of_python(tmp_path):
+    file = edf(tmp_path / "a.edf", ("Fp1", "Blob"), seconds=3)
+    with pytest.warns(CerebroWarning, match="the recording is refused as it is: .*use unknown='drop'"):
+        found = cerebro_eeg.info(file)
+    assert found.exit_code == 3
+    assert cerebro_eeg.info(file, unknown="drop").trouble is None
+
+
+def test_lines_of_progress_speak_python(work, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(work["folder"])
+    cerebro_eeg.finetune(work["store"], task="eyes", from_=work["run"], out=tmp_path / "a", **FINETUNE)
+    said = capsys.readouterr().err
+    assert "the preset nearest to these weights (2 blocks of width 64); preset chooses" in said
+    assert "--" not in said
 
 
 # The process

@@ -71,7 +71,7 @@ def offered(option: str) -> bool:
 def spoken(text: str) -> str:
     """Return a message with its options as the user gives them: ``unit='uV'``, or ``--unit uV`` on the command line."""
     if _OPTIONS not in os.environ:
-        return python_words(text) if _IN_PYTHON.get() else text
+        return said_in_python(text)
 
     def with_value(found: re.Match[str]) -> str:
         value = next(group for group in found.groups()[1:] if group is not None)
@@ -91,6 +91,11 @@ def in_python() -> Iterator[None]:
         raise
     finally:
         _IN_PYTHON.reset(before)
+
+
+def said_in_python(text: str) -> str:
+    """Return a line with flags as arguments while a verb runs as a function of Python, and otherwise as it is."""
+    return python_words(text) if _IN_PYTHON.get() else text
 
 
 def python_words(text: str) -> str:

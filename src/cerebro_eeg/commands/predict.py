@@ -210,9 +210,12 @@ def predict_recordings(
     from cerebro_eeg.fast import packed
     from cerebro_eeg.runs import decisions
     from cerebro_eeg.runs import predict as runs_predict
+    from cerebro_eeg.runs.stored import is_store
     from cerebro_eeg.scores.tables import positive_of
     from cerebro_eeg.train.distributed import choose_threads
 
+    if any(is_store(path) for path in files):
+        raise ConfigError("a store was given, and predict reads recordings; give their files, or let evaluate score it")
     if out is not None:
         _check_out(out)
     elif annotations or plot:

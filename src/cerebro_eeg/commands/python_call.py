@@ -46,6 +46,7 @@ def python_verb(verb: Callable[..., R]) -> Callable[..., R]:
                 result = ready()
             except OSError as error:
                 line, code = blame(error, spelled)
+                line = line.replace("; run again with --debug to see which", "")  # the error below this one says it
                 raise (InputError if code == InputError.exit_code else CerebroError)(line) from error
         if (trouble := getattr(result, "trouble", None)) is not None:
             warn_caller(python_words(trouble))
