@@ -1,5 +1,8 @@
 """CEReBrO, a compact EEG foundation model with alternating attention.
 
+The verbs of the command line are functions with the same words: ``prepare``, ``pretrain``, ``finetune``, ``evaluate``,
+``compare``, ``predict``, ``embed``, ``simulate``, ``verify``, ``info``. ``open_store`` gives windows as arrays.
+
 The public names load at their first use, so ``import cerebro_eeg`` and ``cerebro-eeg --help`` do not load torch.
 """
 
@@ -7,15 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cerebro_eeg.api import (
+        compare,
+        embed,
+        evaluate,
+        finetune,
+        info,
+        predict,
+        prepare,
+        pretrain,
+        simulate,
+        verify,
+    )
     from cerebro_eeg.batch import Batch
     from cerebro_eeg.channels.match import match
     from cerebro_eeg.config import ModelConfig, ObjectiveConfig, PatchConfig, SignalConfig, preset
-    from cerebro_eeg.errors import CerebroError
+    from cerebro_eeg.errors import CerebroError, CerebroWarning
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
-    from cerebro_eeg.runs.embed import embed
-    from cerebro_eeg.runs.predict import predict
+    from cerebro_eeg.runs.features import read_features
+    from cerebro_eeg.runs.stored import open_store
 
 __version__ = "0.1.0"
 
@@ -23,6 +38,7 @@ __all__ = [
     "Batch",
     "Cerebro",
     "CerebroError",
+    "CerebroWarning",
     "Encoder",
     "MaskedCerebro",
     "ModelConfig",
@@ -30,26 +46,47 @@ __all__ = [
     "PatchConfig",
     "SignalConfig",
     "__version__",
+    "compare",
     "embed",
+    "evaluate",
+    "finetune",
+    "info",
     "match",
+    "open_store",
     "predict",
+    "prepare",
     "preset",
+    "pretrain",
+    "read_features",
+    "simulate",
+    "verify",
 ]
 
 _HOMES = {
     "Batch": "cerebro_eeg.batch",
     "Cerebro": "cerebro_eeg.model.cerebro",
     "CerebroError": "cerebro_eeg.errors",
+    "CerebroWarning": "cerebro_eeg.errors",
     "Encoder": "cerebro_eeg.model.encoder",
     "MaskedCerebro": "cerebro_eeg.model.masked",
     "ModelConfig": "cerebro_eeg.config",
     "ObjectiveConfig": "cerebro_eeg.config",
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
-    "embed": "cerebro_eeg.runs.embed",
+    "compare": "cerebro_eeg.api",
+    "embed": "cerebro_eeg.api",
+    "evaluate": "cerebro_eeg.api",
+    "finetune": "cerebro_eeg.api",
+    "info": "cerebro_eeg.api",
     "match": "cerebro_eeg.channels.match",
-    "predict": "cerebro_eeg.runs.predict",
+    "open_store": "cerebro_eeg.runs.stored",
+    "predict": "cerebro_eeg.api",
+    "prepare": "cerebro_eeg.api",
     "preset": "cerebro_eeg.config",
+    "pretrain": "cerebro_eeg.api",
+    "read_features": "cerebro_eeg.runs.features",
+    "simulate": "cerebro_eeg.api",
+    "verify": "cerebro_eeg.api",
 }
 
 

@@ -4,20 +4,36 @@ Every message says in one line what was given, what was expected and what to do.
 exception that Python code would expect, so ``except ValueError`` works without importing this package.
 
 A message names an option as Python does: ``unit='uV'``. While a verb of the command line runs, ``--unit uV`` is said
-instead, also by the processes that it starts.
+instead, also by the processes that it starts. While a verb runs as a function of Python, flags are said as arguments.
 """
 
 import contextlib
+import contextvars
+import keyword
 import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _OPTIONS = "CEREBRO_EEG_OPTIONS"  # in the environment, so that worker processes know it, too
 _CHOICE = re.compile(r"\b([a-z][a-z0-9_]*)=(?:'([^']*)'|\"([^\"]*)\"|([0-9][0-9.]*[0-9]|[0-9]))")
 _FIRST = re.compile(r"^([a-z][a-z0-9_]*)(?= (?:is|was) )")
+_IN_PYTHON = contextvars.ContextVar("cerebro_eeg_in_python", default=False)
+_FLAG = re.compile(
+    r"(?<![\w-])--(no-)?([a-z][a-z-]*[a-z])(?:[ =]([0-9][0-9.]*|N|FILE|none|auto|cpu|as_is|nearest|drop|keep|fsdp|uV|"
+    r"stock|subject|recording|majority|signal)(?![\w-]))?"
+)
+_VERB = re.compile(
+    r"\bcerebro-eeg (?=(?:compare|embed|evaluate|finetune|info|predict|prepare|pretrain|simulate|verify)\b)"
+)
+SWITCHES = frozenset(
+    "again balanced causal deterministic everything few freeze legacy paper quick random-weights recompute retry "
+    "show-events show-paths".split()
+)
+"""Flags without a value that are off unless given, and that take none in any other verb."""
 
 
 @contextlib.contextmanager
@@ -55,13 +71,47 @@ def offered(option: str) -> bool:
 def spoken(text: str) -> str:
     """Return a message with its options as the user gives them: ``unit='uV'``, or ``--unit uV`` on the command line."""
     if _OPTIONS not in os.environ:
-        return text
+        return said_in_python(text)
 
     def with_value(found: re.Match[str]) -> str:
         value = next(group for group in found.groups()[1:] if group is not None)
         return f"{flag} {shlex.quote(value)}" if (flag := _flag(found[1])) else found[0]
 
     return _CHOICE.sub(with_value, _FIRST.sub(lambda found: _flag(found[1]) or found[0], text))
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Let messages name flags as arguments for the time of a verb that was called as a function of Python."""
+    before = _IN_PYTHON.set(True)
+    try:
+        yield
+    except CerebroError as error:
+        error.args = tuple(python_words(part) if isinstance(part, str) else part for part in error.args)
+        raise
+    finally:
+        _IN_PYTHON.reset(before)
+
+
+def said_in_python(text: str) -> str:
+    """Return a line with flags as arguments while a verb runs as a function of Python, and otherwise as it is."""
+    return python_words(text) if _IN_PYTHON.get() else text
+
+
+def python_words(text: str) -> str:
+    """Return a message of the command line for a user of Python: ``--rate as_is`` becomes ``rate='as_is'``."""
+
+    def argument(found: re.Match[str]) -> str:
+        name, value = found[2].replace("-", "_"), found[3]
+        name += "_" if keyword.iskeyword(name) else ""
+        if found[1]:
+            return f"{name}=False"
+        if value is None:
+            return f"{name}=True" if found[2] in SWITCHES else name
+        return f"{name}={value if value[0].isdigit() or value.isupper() else repr(value)}"
+
+    said = _VERB.sub("cerebro_eeg.", _FLAG.sub(argument, text))
+    return said.replace("the same command", "the same call")
 
 
 def _flag(option: str) -> str | None:
@@ -80,6 +130,10 @@ class CerebroError(Exception):
 
     def __str__(self) -> str:
         return spoken(super().__str__())
+
+
+class CerebroWarning(UserWarning):
+    """Something that a user of Python should know: a verb did its work, but not for all that it was given."""
 
 
 class ConfigError(CerebroError, ValueError):
@@ -139,6 +193,15 @@ class StoppedError(CerebroError):
     """A training that was asked to stop and did, with its state saved; the same command continues it."""
 
     exit_code = 7
+
+
+def warn_caller(message: str) -> None:
+    """Issue a CerebroWarning at the line of the first caller outside of this package."""
+    ours = str(Path(__file__).parent) + os.sep
+    frame, level = sys._getframe(1), 2
+    while frame.f_code.co_filename.startswith(ours) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CerebroWarning, stacklevel=level)
 
 
 def import_trouble(error: ImportError, package: str, install: str = "") -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from cerebro_eeg.errors import said_in_python
 from cerebro_eeg.terminal import visible
 
 BAR = 20
@@ -29,7 +30,7 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a line that stays."""
         self.end()
-        print(visible(line), file=sys.stderr, flush=True)
+        print(visible(said_in_python(line)), file=sys.stderr, flush=True)
 
     def due(self) -> bool:
         """Return whether it is time to show the changing line again; ask before composing an expensive line."""

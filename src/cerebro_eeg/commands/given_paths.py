@@ -14,7 +14,7 @@ from typing import Any
 
 from cerebro_eeg.errors import ConfigError, InputError
 
-_PERHAPS = ("target", "model", "from_", "exclude")  # parameters of type str that may be a path
+PERHAPS = ("target", "model", "from_", "exclude")  # parameters of type str that may be a path
 # Reasons that lie with what was given, not with us, and what to do.
 _REASONS = {
     errno.ELOOP: "it is a link that leads back to itself; give what it should lead to",
@@ -50,7 +50,7 @@ def given_paths(call: "functools.partial[Any]") -> list[GivenPath]:
 
 
 def _paths(name: str, value: Any, positional: bool) -> Iterator[GivenPath]:
-    if isinstance(value, Path) or (isinstance(value, str) and name in _PERHAPS):
+    if isinstance(value, Path) or (isinstance(value, str) and name in PERHAPS):
         word = name.rstrip("_")
         yield GivenPath(word.upper() if positional else f"--{word.replace('_', '-')}", Path(value))
     elif isinstance(value, tuple):

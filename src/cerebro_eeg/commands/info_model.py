@@ -1,16 +1,19 @@
 """``cerebro-eeg info PRESET`` and ``info CHECKPOINT``: the dimensions of a model, and its costs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cerebro_eeg import costs
 from cerebro_eeg.config import PRESETS, HeadConfig, ModelConfig, ObjectiveConfig, Training, preset
 from cerebro_eeg.errors import CheckpointError, InputError
 from cerebro_eeg.model.shipped import card_facts, is_shipped
+from cerebro_eeg.notebook import Shown
 from cerebro_eeg.schema import to_dict
 
 
-@dataclass(frozen=True)
-class ModelInfo:
+@dataclass(frozen=True, repr=False)
+class ModelInfo(Shown):
     """Dimensions, parameters by part, and the cost of one window."""
 
     name: str
@@ -65,6 +68,25 @@ class ModelInfo:
                 "backward": self.cost.backward_bytes,
             },
         }
+
+    def _headline(self) -> str:
+        return (
+            f"{self.name} ({self.kind}), {self.parameters:,} parameters, {self.model.depth} blocks of width "
+            f"{self.model.width}"
+        )
+
+    def _facts(self) -> Mapping[str, object]:
+        return {
+            "window": f"{self.channels} channels, {self.seconds:g} s, {self.cost.tokens:,} tokens",
+            "FLOPs of a window": self.cost.flops,
+        }
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return the parameters of each part."""
+        return {"part": list(self.parts), "parameters": list(self.parts.values())}
+
+    def _notes(self) -> Sequence[str]:
+        return self.card
 
     def text(self) -> str:
         model, patches, signal, cost = self.model, self.model.patches, self.model.signal, self.cost

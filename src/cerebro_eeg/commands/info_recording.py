@@ -5,13 +5,14 @@ Samples are read once from start to end, in blocks; a recording of 24 hours need
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.errors import CerebroError, ChannelError, ConfigError, InputError, RecordingError
+from cerebro_eeg.notebook import Shown, by_column
 from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class PlanInfo:
     """Size of the samples in a store."""
 
 
-@dataclass(frozen=True)
-class RecordingSummary:
+@dataclass(frozen=True, repr=False)
+class RecordingSummary(Shown):
     """One recording, as it was read. It holds no path, no date and, unless asked for, no names of events."""
 
     format: str
@@ -100,9 +101,37 @@ class RecordingSummary:
         return {"kind": "recording", **asdict(self), "gaps": gaps, "faults": faults}
 
     def text(self) -> str:
-        pass
-
         return recording_text(self)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why prepare would skip the recording; None if it would not."""
+        return None if self.refused is None else f"the recording is refused as it is: {self.refused}"
+
+    def _headline(self) -> str:
+        kept = sum(channel.channel is not None for channel in self.channels)
+        return f"{self.format}, {kept} channels at {self.sfreq:g} Hz, {_duration_words(self.seconds)}"
+
+    def _facts(self) -> Mapping[str, object]:
+        plan = {} if self.plan is None else {"prepare": self.plan.text}
+        return {"channels": self.summary, "quality": _quality_line(self), "events": _event_words(self), **plan}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per label of the file."""
+        return by_column(
+            {
+                "label": channel.label,
+                "channel": channel.channel,
+                "outcome": channel.outcome,
+                "rms_uV": None if channel.quality is None else channel.quality["rms"],
+                "faults": ", ".join(channel.faults),
+                "note": channel.note,
+            }
+            for channel in self.channels
+        )
+
+    def _notes(self) -> Sequence[str]:
+        return [*filter(None, [self.trouble]), *(f"{code}: {note}" for code, note in self.faults)]
 
 
 def recording_text(found: "RecordingSummary") -> str:

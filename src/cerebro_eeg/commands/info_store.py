@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.notebook import Shown, by_column
 from cerebro_eeg.progress import counted
 from cerebro_eeg.terminal import one_line
 
@@ -62,8 +63,8 @@ class TaskInfo:
     """Why windows cannot be cut, or which splits overlap; None if all is well."""
 
 
-@dataclass(frozen=True)
-class StoreSummary:
+@dataclass(frozen=True, repr=False)
+class StoreSummary(Shown):
     """A store in numbers, without ids of subjects or recordings."""
 
     dataset: str
@@ -124,6 +125,46 @@ class StoreSummary:
 
     def text(self) -> str:
         return store_text(self)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the store may be incomplete; None if it seems complete."""
+        return None if self.unfinished is None else f"the store is unfinished: {self.unfinished}"
+
+    def _headline(self) -> str:
+        total = self.total
+        return (
+            f"store of {self.dataset}: {counted(total.recordings, 'recording')}, {total.hours:,.2f} h, "
+            f"{counted(self.subjects, 'subject')}"
+        )
+
+    def _facts(self) -> Mapping[str, object]:
+        counts = {n: of.recordings for n, of in self.channel_counts.items()}
+        return {
+            "channels": ", ".join(f"{n} ({of:,})" for n, of in counts.items()),
+            "notch": ", ".join(f"{rate} ({n:,})" for rate, n in self.notched.items()),
+            "skipped": ", ".join(f"{code} {n:,}" for code, n in self.skipped.items()) or "none",
+        }
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per task, split and class."""
+        return by_column(
+            {
+                "task": task,
+                "split": split,
+                "label": label,
+                "windows": windows,
+                "recordings": of.recordings,
+                "subjects": of.subjects,
+            }
+            for task, about in self.tasks.items()
+            for split, of in about.splits.items()
+            for label, windows in (of.labels or {"": of.windows}).items()
+        )
+
+    def _notes(self) -> Sequence[str]:
+        problems = [f"task {task}: {about.problem}" for task, about in self.tasks.items() if about.problem]
+        return [*filter(None, [self.trouble]), *problems]
 
 
 def _sums_lines(found: "StoreSummary") -> list[str]:

@@ -1,13 +1,16 @@
 """``cerebro-eeg predict``: a fine-tuned model on new recordings: a decision for each, tables, annotations, pictures."""
 
+import contextlib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_line, failed_text, go_over
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import begin_sums, forget_sums
+from cerebro_eeg.notebook import Shown, by_column, column_names, frame_of
 from cerebro_eeg.progress import Progress, counted
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.terminal import one_line
@@ -15,27 +18,96 @@ from cerebro_eeg.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas
+
     from cerebro_eeg.config import HeadConfig
+    from cerebro_eeg.model.cerebro import Cerebro
+    from cerebro_eeg.runs.decisions import Prediction
     from cerebro_eeg.runs.predict import Input
 
 SHOWN = 20  # decisions that are printed; the files hold all of them
 
 
-@dataclass(frozen=True)
-class PredictResult:
+@dataclass(frozen=True, repr=False)
+class PredictResult(Shown):
     """The answers of a model for all recordings, and the files that hold them."""
 
-    folder: str
+    folder: str | None
+    """None where no files were asked for, which only Python allows."""
     about: dict[str, Any]
     """The rule that decides (kind, names, positive class, threshold), how windows were made, and notes."""
     recordings: tuple[dict[str, Any], ...]
     failures: tuple[Failure, ...]
     files: tuple[str, ...]
     show_paths: bool
+    predictions: "Mapping[str, Prediction]" = field(default_factory=dict, compare=False)
+    """The answers for the windows of each recording, by its id; kept in Python alone."""
 
     @property
     def exit_code(self) -> int:
         return 6 if self.failures else 0
+
+    @property
+    def trouble(self) -> str | None:
+        """A line on the recordings that could not be used; None if all could."""
+        return failed_line(self.failures, len(self.recordings), self.show_paths)
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def to_frame(self, level: Literal["recording", "window"] = "recording") -> "pandas.DataFrame":
+        """Return the answers as a DataFrame of pandas, one row per recording or per window."""
+        if level == "recording":
+            return frame_of(self._columns())
+        if level != "window":
+            raise ConfigError(f"level is {level!r}; choose recording or window")
+        paths = {row["recording"]: row["path"] for row in self.recordings} if self.show_paths else {}
+        rows: list[dict[str, Any]] = []
+        for id, found in self.predictions.items():
+            named = {"recording": id, **({"path": paths[id]} if paths else {})}
+            columns = found._columns()
+            rows += [named | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return frame_of(by_column(rows))
+
+    def __fspath__(self) -> str:
+        if self.folder is None:
+            raise ConfigError("nothing was written; give out='a-folder' for files")
+        return self.folder
+
+    def _headline(self) -> str:
+        done = [row for row in self.recordings if not row["problem"]]
+        where = "" if self.folder is None else f" in {self.folder}"
+        text = f"{counted(len(done), 'recording')}{where}"
+        if self.about["kind"] == "classification":
+            counts = Counter(row["decision"] for row in done)
+            text += ": " + ", ".join(f"{name} {counts[name]:,}" for name in self.about["names"])
+        return text
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per recording that was asked for."""
+        names = self.about["names"]
+        prefix = "probability" if self.about["kind"] == "classification" else "value"
+        titles = dict(zip(names, column_names(names, prefix), strict=True))
+        return by_column(
+            {
+                "number": row["number"],
+                "recording": row["recording"],
+                **({"path": row["path"]} if self.show_paths else {}),
+                "decision": row["decision"],
+                **{f"mean_{title}": (row["mean"] or {}).get(name) for name, title in titles.items()},
+                **{f"std_{title}": (row["spread"] or {}).get(name) for name, title in titles.items()},
+                "windows": row["windows"],
+                "seconds": row["seconds"],
+                "channels": len(row["channels"]),
+                "faults": " ".join(row["faults"]),
+                "code": row["code"],
+                "problem": row["problem"],
+            }
+            for row in self.recordings
+        )
+
+    def _notes(self) -> Sequence[str]:
+        return [*filter(None, [self.trouble]), *self.about["notes"]]
 
     def to_dict(self) -> dict[str, object]:
         return {"folder": self.folder, **self.about, "recordings": list(self.recordings)}
@@ -102,22 +174,60 @@ def predict(
         threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
+    return predict_recordings(
+        model,
+        files,
+        out=out,
+        stride=stride,
+        annotations=annotations,
+        plot=plot,
+        key=key,
+        map=map,
+        show_paths=show_paths,
+        device=device,
+        threads=threads,
+        handling=handling,
+    )
+
+
+def predict_recordings(
+    model: "str | Path | Cerebro",
+    files: Sequence[Path],
+    *,
+    out: Path | None,
+    stride: float | None = None,
+    annotations: Sequence[str] = (),
+    plot: bool = False,
+    key: Path | None = None,
+    map: Path | None = None,
+    show_paths: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    handling: Handling = Handling(),
+    keep: bool = False,
+) -> PredictResult:
+    """Do ``predict``; without ``out`` no file is written, and with ``keep`` the answers for windows are returned."""
     from cerebro_eeg.fast import packed
     from cerebro_eeg.runs import decisions
     from cerebro_eeg.runs import predict as runs_predict
+    from cerebro_eeg.runs.stored import is_store
     from cerebro_eeg.scores.tables import positive_of
-    from cerebro_eeg.train.distributed import choose_device, choose_threads
+    from cerebro_eeg.train.distributed import choose_threads
 
-    _check_out(out)
-    if plot:
+    if any(is_store(path) for path in files):
+        raise ConfigError("a store was given, and predict reads recordings; give their files, or let evaluate score it")
+    if out is not None:
+        _check_out(out)
+    elif annotations or plot:
+        raise ConfigError("annotations and plot write files; give out='a-folder' for them")
+    if plot and out is not None:
         from cerebro_eeg.report.figures import check_picture
         from cerebro_eeg.report.recording import Envelope, plot_prediction
 
         check_picture(out / "picture.png")
     choose_threads(threads)
-    chosen = choose_device(device)
     given = runs_predict.find_inputs(files, key, out)
-    loaded = runs_predict.load_model(model).to(chosen)
+    loaded = runs_predict.load_model_on(model, device)
     head = runs_predict.check_head(loaded)
     if annotations and head.task == "regression":
         raise ConfigError("--annotations needs classes, and this model predicts values; leave it out")
@@ -130,12 +240,18 @@ def predict(
     if mains is not None:
         progress.say(mains)
     rows: dict[str, dict[str, Any]] = {}
+    kept: dict[str, Prediction] = {}
 
     def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
         envelope = Envelope() if plot else None
         watch = None if envelope is None else envelope.watch
         found = runs_predict.predict_recording(reader, one.path, progress=tell, watch=watch)
         row = decisions.describe(one, found, show_paths)
+        if keep:
+            kept[one.id] = found
+        rows[one.id] = row
+        if out is None or table is None:
+            return
         spans = decisions.find_spans(found) if annotations else []
         if "bids" in annotations:
             decisions.write_bids(out / f"{one.id}_events.tsv", spans)
@@ -148,12 +264,14 @@ def predict(
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
             written.append(f"{one.id}.png")
         table.add(one, found)
-        rows[one.id] = row
 
     written = ["predictions.csv", "decisions.csv", "decisions.json"]
-    forget_sums(out)  # until all is written
+    opening: contextlib.AbstractContextManager[decisions.WindowTable | None] = contextlib.nullcontext()
+    if out is not None:
+        forget_sums(out)  # until all is written
+        opening = decisions.window_table(out / "predictions.csv", names, head.task, show_paths)
     try:
-        with packed(loaded), decisions.window_table(out / "predictions.csv", names, head.task, show_paths) as table:
+        with packed(loaded), opening as table:
             failures = go_over(given, work, progress, show_paths=show_paths)
     finally:
         progress.end()
@@ -171,9 +289,13 @@ def predict(
         "preparation": reader.text(),
         "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
-    decisions.write_decisions(out, ordered, about, show_paths)
-    begin_sums(out, written)
-    return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
+    files_written: tuple[str, ...] = ()
+    if out is not None:
+        decisions.write_decisions(out, ordered, about, show_paths)
+        begin_sums(out, written)
+        files_written = _files(annotations, plot)
+    folder = None if out is None else str(out)
+    return PredictResult(folder, about, tuple(ordered), tuple(failures), files_written, show_paths, kept)
 
 
 def _check_out(out: Path) -> None:
@@ -228,7 +350,7 @@ def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
     return []
 
 
-def _files(annotations: tuple[str, ...], plot: bool) -> tuple[str, ...]:
+def _files(annotations: Sequence[str], plot: bool) -> tuple[str, ...]:
     files = ["predictions.csv", "decisions.csv", "decisions.json"]
     files += ["*_annotations.edf"] if "edf" in annotations else []
     files += ["*_events.tsv"] if "bids" in annotations else []

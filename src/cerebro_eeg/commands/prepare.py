@@ -6,14 +6,15 @@ import shlex
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import ConfigError, without_options
+from cerebro_eeg.notebook import InFolder, by_column
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 from cerebro_eeg.terminal import one_line
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from cerebro_eeg.data.reading.recording import ChannelPolicy
     from cerebro_eeg.data.storing.prepare import Prepared
     from cerebro_eeg.data.storing.recipe import Item, Recipe
+    from cerebro_eeg.runs.stored import OpenStore, StoreArrays
 
 SPEED = 7e6  # stored values per second and core: the open-EEG pack, 326 million values, took 24 s with 2 workers
 PROBES = 5  # recordings that are opened to estimate disk and time
 
 
-@dataclass(frozen=True)
-class PrepareResult:
+@dataclass(frozen=True, repr=False)
+class PrepareResult(InFolder):
     """What the store holds now, and which sources were skipped."""
 
     dataset: str
@@ -37,6 +39,58 @@ class PrepareResult:
     """Recordings that this run stored or skipped."""
     show_paths: bool
     """Whether skipped sources may be named; a name may reveal who was recorded."""
+    folder: str = field(compare=False)
+    """The store."""
+
+    def open(self) -> "OpenStore":
+        """Open the store, to read windows from it."""
+        from cerebro_eeg.runs.stored import open_store
+
+        return open_store(self.folder)
+
+    def arrays(self, task: str | None = None, **choices: Any) -> "StoreArrays":
+        """Return the windows of the store as arrays: ``X, y, groups, info``. ``OpenStore.arrays`` has the choices."""
+        return self.open().arrays(task, **choices)
+
+    @property
+    def trouble(self) -> str | None:
+        """A line on what was skipped; None if nothing was."""
+        if not self.skipped:
+            return None
+        codes = ", ".join(f"{code} {count:,}" for code, count in self.skipped.items())
+        total = counted(sum(self.skipped.values()), "recording")
+        return f"{total} skipped ({codes}); to_frame() and skipped.csv in the store have a sentence for each"
+
+    def _headline(self) -> str:
+        found = self.found
+        return f"{self.folder}: {counted(found.recordings, 'recording')}, {found.hours:,.2f} h"
+
+    def _facts(self) -> Mapping[str, object]:
+        found = self.found
+        return {
+            "channels": ", ".join(f"{n} ({count:,})" for n, count in found.montages.items()) or "none",
+            "notch": ", ".join(f"{rate} ({count:,})" for rate, count in found.mains.items()) or "none",
+            "hash": found.hash,
+        }
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per recording of the store, and one per source that was skipped, with the reason."""
+        found = self.found
+        rows: list[dict[str, Any]] = [{**row, "skipped": None, "why": None} for row in self.open().rows()]
+        named = found.sources if self.show_paths else {}
+        rows += [
+            {
+                "recording": id,
+                "skipped": code,
+                "why": found.why.get(id, remedy_of(code)),
+                **({"path": named.get(id)} if named else {}),
+            }
+            for id, code in found.skipped.items()
+        ]
+        return by_column(rows)
+
+    def _notes(self) -> Sequence[str]:
+        return [line for line in (self.trouble, *(" ".join(line.split()) for line in self._to_look_at())) if line]
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -283,7 +337,7 @@ def prepare(
             )
     finally:
         report.end()
-    return PrepareResult(dataset, part, found, report.done, show_paths)
+    return PrepareResult(dataset, part, found, report.done, show_paths, str(out))
 
 
 def usage_hint(args: Sequence[str]) -> str | None:

@@ -156,3 +156,11 @@ def failed_text(failures: Sequence[Failure], inputs: int, show_paths: bool) -> l
         return []
     lines = [f"  not used    {counted(len(failures), 'recording')} of {inputs:,}:"]
     return lines + [f"    {failure.text(show_paths)}" for failure in failures]
+
+
+def failed_line(failures: Sequence[Failure], inputs: int, show_paths: bool) -> str | None:
+    """Return one line on recordings that could not be used, with the reason of the first; None if all could."""
+    if not failures:
+        return None
+    which = f"{counted(len(failures), 'recording')} of {inputs:,} could not be used (failures has the reasons)"
+    return f"{which}: {failures[0].text(show_paths)}"

@@ -3,18 +3,19 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.notebook import InFolder, by_column
 
 _Key = TypeVar("_Key", str, int)
 
 
-@dataclass(frozen=True)
-class SimulateResult:
+@dataclass(frozen=True, repr=False)
+class SimulateResult(InFolder):
     """The recordings that were written."""
 
     recordings: int
@@ -29,9 +30,24 @@ class SimulateResult:
     splits: dict[str, int]
     """Subjects by split."""
     seed: int
+    folder: str = field(compare=False)
 
     def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "rates": {str(rate): count for rate, count in self.rates.items()}}
+        found = asdict(self)
+        del found["folder"]
+        return {**found, "rates": {str(rate): count for rate, count in self.rates.items()}}
+
+    def _headline(self) -> str:
+        return f"{self.recordings:,} recordings of {self.subjects:,} subjects, {self.seconds} s each, in {self.folder}"
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per group: how many recordings have each montage and rate, how many subjects each split."""
+        groups: dict[str, Mapping[Any, int]] = {"montage": self.montages, "rate": self.rates, "split": self.splits}
+        return by_column(
+            {"what": what, "which": str(name), "count": count}
+            for what, of in groups.items()
+            for name, count in of.items()
+        )
 
     def text(self) -> str:
         def counted(of: dict[str, int] | dict[int, int], unit: str = "") -> str:
@@ -114,6 +130,7 @@ def simulate(
         tasks=tuple(tasks),
         splits=_count(split for _, split in sorted({(item.subject, item.split) for item in plans})),
         seed=seed,
+        folder=str(out),
     )
 
 

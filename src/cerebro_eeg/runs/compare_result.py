@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cerebro_eeg.notebook import InFolder, by_column
 from cerebro_eeg.progress import counted, in_time
 
 TITLES = {"auroc": "AUROC", "r2": "R2"}
 _NAME, _CELL, _DIFFERENCE = 24, 24, 29
 
 
-@dataclass(frozen=True)
-class CompareResult:
+@dataclass(frozen=True, repr=False)
+class CompareResult(InFolder):
     """The tables of all tasks, and what holds over them."""
 
     folder: str
@@ -43,6 +44,38 @@ class CompareResult:
             f"time  {in_time(self.seconds)}",
         ]
         return "\n".join(lines)
+
+    def _headline(self) -> str:
+        tasks = ", ".join(table["task"] for table in self.tables)
+        return f"{tasks} in {self.folder}: {overall_sentence(self.overall)}"
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"report": f"{self.folder}/report.html", "time": in_time(self.seconds)}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per task and method; "minus" is our default minus the method."""
+        return by_column(
+            {
+                "task": table["task"],
+                "method": row["name"],
+                "metric": table["metric"],
+                **_estimate("cv", row["cv"]),
+                **_estimate("test", row["test"]),
+                **_estimate("minus", row["minus"]["test"] or row["minus"]["cv"], "difference"),
+                "settings": row["settings"],
+            }
+            for table in self.tables
+            for row in table["rows"]
+        )
+
+    def _notes(self) -> Sequence[str]:
+        verdicts = [table["verdict"]["text"] for table in self.tables if table["verdict"] is not None]
+        return [*verdicts, *self.notes]
+
+
+def _estimate(name: str, found: Mapping[str, Any] | None, value: str = "value") -> dict[str, float | None]:
+    of = found or {}
+    return {name: of.get(value), f"{name}_low": of.get("low"), f"{name}_high": of.get("high")}
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:

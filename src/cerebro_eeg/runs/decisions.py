@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.files import replacing, write_text
+from cerebro_eeg.notebook import Shown, column_names
 from cerebro_eeg.scores.classification import decide
 from cerebro_eeg.terminal import CsvWriter, cell
 
@@ -38,8 +39,8 @@ _EVENT_COLUMNS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction(Shown):
     """The answers of a model for the windows of one recording. Arrays have one entry per window, ordered by start."""
 
     kind: Literal["classification", "regression"]
@@ -91,6 +92,28 @@ class Prediction:
             len(self.start),
         )
 
+    def _headline(self) -> str:
+        return f"{self.decision.words()}; {len(self.start):,} windows of {self.seconds:g} s"
+
+    def _facts(self) -> Mapping[str, object]:
+        limit = limit_of(self.kind, self.names, self.threshold)
+        rule = {} if limit is None else {"rule": f"{self.names[-1]} from a mean probability of {limit:.3f} on"}
+        return {**rule, "channels": ", ".join(self.channels), "faults": ", ".join(self.faults) or "none"}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per window: start, stop, the answer, and the probability of each class or each value."""
+        prefix = "probability" if self.kind == "classification" else "value"
+        answers = {}
+        if self.kind == "classification":
+            answers = {"decision": np.array(self.names, np.object_)[self.classes]}
+        values = zip(column_names(self.names, prefix), self.output.T, strict=True)
+        found: dict[str, Any] = {"start": self.start, "stop": self.stop, **answers, **dict(values)}
+        return {**found, "stretch": self.stretch, "short": self.short}
+
+    def _notes(self) -> Sequence[str]:
+        short = int(self.short.sum())
+        return [f"{short:,} windows lie in stretches shorter than the filter: trust them less"] if short else []
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -103,6 +126,13 @@ class Decision:
     spread: dict[str, float]
     """Standard deviation over the windows."""
     windows: int
+
+    def words(self) -> str:
+        """Return the answer in a few words; of two classes, the probability is that of the last."""
+        if self.answer is None:
+            return ", ".join(f"{name} {mean:.4g} ± {self.spread[name]:.2g}" for name, mean in self.mean.items())
+        about = list(self.mean)[-1] if len(self.mean) == 2 else self.answer
+        return f"{self.answer} (mean probability of {about} {self.mean[about]:.3f})"
 
 
 @dataclass(frozen=True)

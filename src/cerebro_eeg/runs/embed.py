@@ -1,9 +1,9 @@
 """Embed: features of recordings, on the same path as ``runs/predict.py``, for any model with or without a head."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.fast import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.model.readouts import width_of
+from cerebro_eeg.notebook import Shown
+from cerebro_eeg.runs.features import feature_columns
 from cerebro_eeg.runs.predict import (
     OnProgress,
     Reader,
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
 
 
-@dataclass(frozen=True, eq=False)
-class Embedding:
+@dataclass(frozen=True, eq=False, repr=False)
+class Embedding(Shown):
     """Features of one recording."""
 
     features: NDArray[np.float32]
@@ -43,6 +45,22 @@ class Embedding:
     """Length of a window."""
     channels: tuple[str, ...]
     """Names in the order of the features; a model that reads phase has extra rows, such as "Cz phase"."""
+
+    def _headline(self) -> str:
+        shape = " x ".join(map(str, self.features.shape[1:]))
+        return f"{len(self.start):,} windows of {self.seconds:g} s, {shape} features each"
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"channels": ", ".join(self.channels)}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per window, or per channel of a window, with a column f0, f1, ... per number."""
+        features, start = self.features, self.start
+        names: dict[str, Any] = {}
+        if features.ndim > 2:
+            names = {"channel": np.tile(np.array(self.channels, np.object_), len(start))}
+            start, features = start.repeat(len(self.channels)), features.reshape(-1, *features.shape[2:])
+        return {**names, "start": start, **feature_columns(features)}
 
 
 def embed(

@@ -48,6 +48,7 @@ from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untra
 from cerebro_eeg.runs.signals import Signal, open_signal
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.windows import Electrodes, electrode_ids
+from cerebro_eeg.train.distributed import choose_device
 from cerebro_eeg.train.loop import evaluating
 
 if TYPE_CHECKING:
@@ -244,6 +245,18 @@ def load_model(model: "Cerebro | Path | str") -> Cerebro:
         return Cerebro.from_pretrained(found)
     with usable_weights(Path(found).expanduser(), lambda line: inputs.say(logging.WARNING, line)) as weights:
         return Cerebro.from_pretrained(weights)
+
+
+def load_model_on(model: "Cerebro | Path | str", device: str) -> Cerebro:
+    """Load a model onto a device; a model that is in memory already stays where it is."""
+    chosen = choose_device(device)
+    if not isinstance(model, Cerebro):
+        return load_model(model).to(chosen)
+    if device != "auto":
+        raise ConfigError(
+            f"device is {device!r}, and the model is in memory already; move it with model.to, and leave device out"
+        )
+    return model
 
 
 def random_words(model: Cerebro, tokens: bool = False) -> str | None:

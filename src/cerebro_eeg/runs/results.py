@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cerebro_eeg.notebook import InFolder, by_column
 from cerebro_eeg.progress import counted, in_time
 
 
-@dataclass(frozen=True)
-class PretrainResult:
+@dataclass(frozen=True, repr=False)
+class PretrainResult(InFolder):
     """The result of a pre-training run."""
 
     folder: str
@@ -55,6 +56,24 @@ class PretrainResult:
         ]
         return "\n".join(line for line in lines if line)
 
+    def _headline(self) -> str:
+        return f"{self.steps:,} steps in {self.folder}, loss {self.loss:.4f}"
+
+    def _facts(self) -> Mapping[str, object]:
+        return {
+            "epochs": self.epochs,
+            "windows of a step": self.batch_size,
+            **{name.replace("_", " "): value for name, value in self.validation.items()},
+            "weights": f"SHA-256 {self.sha256[:16]}...",
+            "time": in_time(self.seconds),
+            **report_fact(self.folder),
+        }
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        from cerebro_eeg.train.log import read_lines
+
+        return by_column(read_lines(Path(self.folder) / "metrics.jsonl"))
+
 
 @dataclass(frozen=True)
 class TrainedResult:
@@ -73,8 +92,8 @@ class TrainedResult:
     """The step whose weights were the best on validation; 0 is the probe that --few begins with."""
 
 
-@dataclass(frozen=True)
-class FinetuneResult:
+@dataclass(frozen=True, repr=False)
+class FinetuneResult(InFolder):
     """The results of all trainings of one ``finetune``."""
 
     folder: str
@@ -128,9 +147,32 @@ class FinetuneResult:
             lines += [f"  {line}" for line in filter(None, [saved_words(Path(self.folder), self.rivals)])]
         return "\n".join(lines)
 
+    def _headline(self) -> str:
+        found = [one.validation for one in self.trained if one.validation is not None]
+        score = f"; validation {self.trained[0].metric} {statistics.fmean(found):.4f}" if found else ""
+        return f"{self.task}: {counted(len(self.trained), 'training')} in {self.folder}{score}"
 
-@dataclass(frozen=True)
-class EvaluateResult:
+    def _facts(self) -> Mapping[str, object]:
+        positive = {} if self.positive is None else {"positive class": self.positive}
+        unit = {"splits share no": self.unit}
+        return {**unit, **positive, "time": in_time(self.seconds), **report_fact(self.folder)}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        return by_column(asdict(one) for one in self.trained)
+
+    def _notes(self) -> Sequence[str]:
+        found = [self.one_for_all, None if self.seen is None else self.seen["text"]]
+        if not (Path(self.folder) / "test.json").exists():
+            found.append("the test split was not looked at: evaluate scores it, once")
+        if self.rivals is not None:
+            from cerebro_eeg.runs.rivals import rival_notes, verdict
+
+            found += [verdict(self.rivals), *rival_notes(self.rivals)]
+        return [line for line in found if line]
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluateResult(InFolder):
     """Scores of a run: the mean over its seeds, and the scores of each training."""
 
     folder: str
@@ -199,6 +241,36 @@ class EvaluateResult:
             lines.append("test.json has more: by subject, confusion, calibration, chance; beside each training, too")
         return "\n".join(lines)
 
+    def _headline(self) -> str:
+        return f"{self.task['task']}, {self.split} split of {self.folder}: {self._primary()}"
+
+    def _facts(self) -> Mapping[str, object]:
+        unit = {"splits share no": self.unit, "scored": self._times()}
+        return {**unit, **(report_fact(self.folder) if self.split == "test" else {})}
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per level and score; with a threshold, also the scores of deciding by it."""
+        levels = [("", self.summary["levels"])]
+        if (found := self.summary.get("at_threshold")) is not None:
+            levels.append(("threshold", found["levels"]))
+        rows = [
+            {"level": name, "rule": rule, "score": metric, **_numbers(of), "count": max(level["count"])}
+            for rule, by_level in levels
+            for name, level in by_level.items()
+            for metric, of in level["values"].items()
+        ]
+        events = self.summary.get("events", {})
+        rows += [{"level": "event", "rule": "", "score": name, **_numbers(of)} for name, of in events.items()]
+        return by_column(rows)
+
+    def _notes(self) -> Sequence[str]:
+        lines = [] if self.seen is None else [self.seen["text"]]
+        if self.rivals is not None:
+            from cerebro_eeg.runs.rivals import rival_notes, verdict
+
+            lines += [verdict(self.rivals), *rival_notes(self.rivals)]
+        return [line for line in (*lines, *self.summary["notes"], *self.notes) if line]
+
     def _primary(self) -> str:
         """Return the line of the one number to quote."""
         from cerebro_eeg.scores.tables import by_rule, primary, shown, title
@@ -252,6 +324,17 @@ def split_words(split: str) -> str:
     name, _, new = split.partition("-")
     words = "all labelled windows" if name == "all" else f"split {split if new != 'new' else name}"
     return words + (", without subjects that were learned from" if split.endswith("-new") else "")
+
+
+def report_fact(folder: str) -> dict[str, object]:
+    """Return where the report of a run lies, if it has one."""
+    page = Path(folder) / "report.html"
+    return {"report": str(page)} if page.exists() else {}
+
+
+def _numbers(of: Mapping[str, Any]) -> dict[str, Any]:
+    """Return mean, deviation, interval and chance of a score."""
+    return {name: of.get(name) for name in ("mean", "std", "low", "high", "chance")}
 
 
 def _class_lines(scores: Mapping[str, Any]) -> list[str]:

@@ -13,13 +13,14 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError, StoreError
 from cerebro_eeg.files import SUMS, check_seal, file_sum, parse_json, read_sums
+from cerebro_eeg.notebook import Shown, by_column
 from cerebro_eeg.progress import counted, in_bytes
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Verified:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class VerifyResult:
+@dataclass(frozen=True, repr=False)
+class VerifyResult(Shown):
     """What was found out about all paths."""
 
     things: tuple[Verified, ...]
@@ -73,6 +74,24 @@ class VerifyResult:
         if self.exit_code:
             lines.append("restore what is damaged from a copy, or make it anew; docs/integrity.md says how")
         return "\n".join(lines)
+
+    @property
+    def trouble(self) -> str | None:
+        """A line that says what is damaged; None if nothing is."""
+        bad = [f"{thing.path}: {fault}" for thing in self.things for fault in thing.damaged]
+        return f"damage was found in {counted(len(bad), 'place')}, first in {bad[0]}" if bad else None
+
+    def _headline(self) -> str:
+        return self.trouble or f"{counted(len(self.things), 'path')} sound"
+
+    def _columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return one row per finding: what was checked, damaged, or not covered by a sum."""
+        return by_column(
+            {"path": thing.path, "kind": thing.kind, "finding": word, "what": what}
+            for thing in self.things
+            for word in ("checked", "damaged", "uncovered")
+            for what in getattr(thing, word)
+        )
 
 
 def verify(paths: Sequence[Path], tell: Callable[[int, int], None] = lambda done, total: None) -> VerifyResult:
@@ -126,6 +145,8 @@ def _kind(path: Path) -> str:
         raise InputError(f"there is nothing at {path}; check the path")
     if not os.path.isfile(path):
         raise InputError(f"{path} is neither a file nor a folder; give a store, a run, a checkpoint or features")
+    if path.suffix.casefold() == ".csv" and _beside(path).is_file():
+        return "features"
     if path.suffix.casefold() in _KINDS:
         return "training state" if path.name == _STATE else _KINDS[path.suffix.casefold()]
     if path.name not in _listed(path.parent):
@@ -133,6 +154,11 @@ def _kind(path: Path) -> str:
             f"{path} has no sum of its own, and no {SUMS} beside it lists it; give the folder that cerebro-eeg wrote"
         )
     return "file"
+
+
+def _beside(path: Path) -> Path:
+    """Return the file that holds the sum of features as .csv."""
+    return path.with_name(f"{path.name}.sha256")
 
 
 def _listed(folder: Path) -> dict[str, str]:
@@ -376,6 +402,9 @@ def _look_inside(path: Path) -> tuple[str | None, bool]:
             return _weights_fault(path)
         if path.suffix.casefold() in (".npz", ".parquet"):
             return _features_fault(path)
+        if path.suffix.casefold() == ".csv" and _beside(path).is_file():
+            sound = _beside(path).read_text(encoding="utf-8") == f"{file_sum(path)}  {path.name}\n"
+            return (None, True) if sound else ("it does not match the SHA-256 in the file beside it", False)
         if path.suffix == ".json":
             parse_json(path.read_bytes())
         elif path.name == _LOG:
