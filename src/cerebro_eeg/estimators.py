@@ -39,7 +39,7 @@ from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.errors import ConfigError, InputError
-from cerebro_eeg.files import parse_json
+from cerebro_eeg.files import parse_json, unflushed
 from cerebro_eeg.model import checkpoint, hub, inputs, preparation
 from cerebro_eeg.model.cerebro import Cerebro, Level, Unit
 from cerebro_eeg.model.readouts import width_of
@@ -402,9 +402,9 @@ class CerebroFeatures(TransformerMixin, _OnWindows):  # type: ignore[misc]
     ) -> Self:
         """Load the weights and read the names of the channels; labels are not looked at."""
         model = self._load()
-        given = self._open(X, model.config, ch_names, sfreq, unit)
-        inputs.check_rate(given.sfreq, model.config.signal.sfreq, self.rate)
         with inputs.hushed():  # transform speaks of the channels
+            given = self._open(X, model.config, ch_names, sfreq, unit)
+            inputs.check_rate(given.sfreq, model.config.signal.sfreq, self.rate)
             montage = model.set_channels(given.labels)
         if given.width != len(given.labels):
             raise InputError(
@@ -447,6 +447,20 @@ class CerebroFeatures(TransformerMixin, _OnWindows):  # type: ignore[misc]
                 "and samples, or use level='window'"
             )
         return found
+
+    def fit_transform(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ch_names: Names = None,
+        sfreq: float | None = None,
+        unit: Unit | None = None,
+        scale: Any = None,
+    ) -> NDArray[np.float32]:
+        """Do ``fit``, then ``transform``; both get what describes the windows."""
+        fitted = self.fit(X, y, ch_names=ch_names, sfreq=sfreq, unit=unit)
+        return fitted.transform(X, ch_names=ch_names, sfreq=sfreq, unit=unit, scale=scale)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the columns: cerebro0, or Cz_cerebro0 by channel, or Cz_t3_cerebro0 by token."""
@@ -571,7 +585,7 @@ class _Trained(_OnWindows):
         """Fit the model by the code of ``finetune``, in a temporary folder."""
         self._check_settings()
         seed = _seed(self.random_state)
-        with tempfile.TemporaryDirectory() as folder, _starting_with(self.model, Path(folder)) as start:
+        with tempfile.TemporaryDirectory() as folder, unflushed(), _starting_with(self.model, Path(folder)) as start:
             given = self._open(X, start.config, ch_names, sfreq, unit)
             montage = _match_labels(given, start.config, self.unknown, self.too_many)
             read = _read(given, start.config, self.rate, montage)
@@ -646,6 +660,11 @@ class _Trained(_OnWindows):
         if not self.freeze and self.validation_fraction is not None:
             place_B = np.arange(len(windows)) if group_B is None else group_B
             held = hold_out(windows, place_B, self.validation_fraction, seed)
+        if held is None and self.few:
+            raise InputError(
+                "few=True needs subjects to hold out, and none can be without losing a class; give groups= with more "
+                "subjects, or say few=False"
+            )
         if held is None:
             return Split("", unit, windows, None, None)
         train, validation = windows.take(~held), windows.take(held)
@@ -752,9 +771,9 @@ def hold_out(windows: Windows, group_B: NDArray[np.int64], share: float, seed: i
     if groups < 2:
         return None
     parts = min(groups, max(2, round(1 / share)))
-    regression = windows.target is not None
-    kind = GroupKFold if regression else StratifiedGroupKFold
-    truth_B = np.zeros(len(windows), np.int64) if regression else windows.label
+    truth_B = np.zeros(len(windows), np.int64) if windows.target is not None else windows.label
+    spread = windows.target is None and np.bincount(truth_B).max() >= parts
+    kind = StratifiedGroupKFold if spread else GroupKFold
     classes = np.unique(truth_B)
     best: tuple[int, NDArray[np.bool_]] | None = None
     with warnings.catch_warnings():

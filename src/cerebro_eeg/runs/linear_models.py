@@ -435,7 +435,7 @@ def subject_folds(data: LabelledFeatures, repeat: int = 0) -> Iterator[tuple[NDA
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
     count = min(FOLDS, len(np.unique(data.group_B)))
-    if data.target_BK is None:
+    if data.target_BK is None and np.bincount(data.label_B).max() >= count:  # with fewer windows it refuses
         folds: Any = StratifiedGroupKFold(count, shuffle=True, random_state=repeat)
     else:
         folds = GroupKFold(count, shuffle=True, random_state=repeat)
