@@ -37,7 +37,7 @@ from cerebro_eeg.data.storing.records import Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import create_store
 from cerebro_eeg.data.storing.writer import ShardWriter
-from cerebro_eeg.errors import ChannelError, ConfigError, InputError
+from cerebro_eeg.errors import ChannelError, ConfigError, InputError, StoppedError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs.finetune import FinetuneOptions, train_split
 from cerebro_eeg.runs.settings import Engine
@@ -274,6 +274,7 @@ def test_wrong_classes_and_values_are_refused(weights):
         ({"few": True, "freeze": False, "validation_fraction": None}, "few=True needs held-out windows"),
         ({"class_weight": {"open": 2}}, "choose None or 'balanced'"),
         ({"model": 3}, "model is a int"),
+        ({"model": "tiny", "freeze": False, "lora": 2}, "tiny is a preset, which has none"),
         ({"rate": "wrong"}, "choose one of error, resample, as_is"),
     ],
 )
@@ -708,6 +709,18 @@ def test_in_grid_searches(weights):
     pipe = make_pipeline(features(made_model()), LogisticRegression())
     layers = GridSearchCV(pipe, {"cerebrofeatures__layer": [1, 2]}, cv=GroupKFold(2), error_score="raise")
     assert layers.fit(X, Y, groups=GROUPS).best_estimator_[0].model is pipe[0].model
+
+
+def test_an_interrupt_ends_a_grid_search(weights, monkeypatch):
+    """Training answers signals by an error of its own, which scikit-learn would take for a failed fit."""
+
+    def interrupted(*given, **more):
+        raise StoppedError("stopped between two steps")
+
+    monkeypatch.setattr(estimators, "train_split", interrupted)
+    search = GridSearchCV(probe(weights, centring=False), {"C": [1.0, 2.0]}, cv=GroupKFold(2))
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(X, Y, groups=GROUPS)
 
 
 def test_output_in_a_frame(weights):

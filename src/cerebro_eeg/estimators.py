@@ -38,7 +38,7 @@ from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.reading.formats import open_recording
 from cerebro_eeg.data.reading.recording import ChannelPolicy
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.errors import ConfigError, InputError, StoppedError
 from cerebro_eeg.files import parse_json, unflushed
 from cerebro_eeg.model import checkpoint, hub, inputs, preparation
 from cerebro_eeg.model.cerebro import Cerebro, Level, Unit
@@ -593,6 +593,11 @@ class _Trained(_OnWindows):
             wanted = len(task.label_B) if task.label_B is not None else _length(task.target_BK)
             if wanted != count:
                 raise InputError(f"there are {count} windows and {wanted} values of y; give one for each window")
+            if start.path is None and (self.few or self.lora is not None):
+                raise ConfigError(
+                    f"few and lora adapt pre-trained weights, and {start.preset} is a preset, which has none; give a "
+                    'checkpoint, such as "small-open"'
+                )
             if start.words is not None and self.freeze:
                 inputs.say(logging.WARNING, start.words)
             group_B = _read_groups(groups, count)
@@ -609,7 +614,7 @@ class _Trained(_OnWindows):
             self._warn_of_groups(group_B, split)
             options, seconds = self._options(seed, start, balanced), windows.samples / windows.sfreq
             out = Path(folder, "run")
-            with contextlib.nullcontext() if self.verbose else inputs.hushed():
+            with _interruptible(), contextlib.nullcontext() if self.verbose else inputs.hushed():
                 result = train_split(
                     store,
                     LabelledTask(task.name, task.kind, task.names, seconds, seconds, "interval"),
@@ -787,6 +792,15 @@ def hold_out(windows: Windows, group_B: NDArray[np.int64], share: float, seed: i
                 chosen[held] = True
                 best = found, chosen
     return None if best is None else best[1]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let an interrupt be one: a grid search takes any other error for that of one fit, and goes on."""
+    try:
+        yield
+    except StoppedError:
+        raise KeyboardInterrupt from None
 
 
 def _warn_of_lone_windows(group_B: NDArray[np.int64] | None, count: int) -> None:
