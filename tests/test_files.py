@@ -287,3 +287,14 @@ def test_a_loop_of_links_is_a_path_like_any_other(tmp_path):
     (tmp_path / "link").symlink_to("file")
     assert real(tmp_path / "loop") == real(tmp_path) / "loop"
     assert real(tmp_path / "link") == real(tmp_path) / "file"
+
+
+def test_files_of_a_temporary_folder_need_not_wait_for_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    with files.unflushed():
+        files.write_text(tmp_path / "a", "text")
+    assert (tmp_path / "a").read_text() == "text"
+    assert flushed == []
+    files.write_text(tmp_path / "b", "text")
+    assert len(flushed) == 2  # the file, and the entry of its folder

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cerebro_eeg.channels.match import match
     from cerebro_eeg.config import ModelConfig, ObjectiveConfig, PatchConfig, SignalConfig, preset
     from cerebro_eeg.errors import CerebroError, CerebroWarning
+    from cerebro_eeg.estimators import CerebroClassifier, CerebroFeatures, CerebroRegressor
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
@@ -37,7 +38,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Cerebro",
+    "CerebroClassifier",
     "CerebroError",
+    "CerebroFeatures",
+    "CerebroRegressor",
     "CerebroWarning",
     "Encoder",
     "MaskedCerebro",
@@ -65,8 +69,11 @@ __all__ = [
 _HOMES = {
     "Batch": "cerebro_eeg.batch",
     "Cerebro": "cerebro_eeg.model.cerebro",
+    "CerebroClassifier": "cerebro_eeg.estimators",
     "CerebroError": "cerebro_eeg.errors",
     "CerebroWarning": "cerebro_eeg.errors",
+    "CerebroFeatures": "cerebro_eeg.estimators",
+    "CerebroRegressor": "cerebro_eeg.estimators",
     "Encoder": "cerebro_eeg.model.encoder",
     "MaskedCerebro": "cerebro_eeg.model.masked",
     "ModelConfig": "cerebro_eeg.config",

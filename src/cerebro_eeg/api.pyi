@@ -2,6 +2,10 @@
 
 # ruff: noqa: E501
 
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Literal
+
 from cerebro_eeg.commands.embed import EmbedResult
 from cerebro_eeg.commands.info_model import ModelInfo
 from cerebro_eeg.commands.info_recording import RecordingSummary
@@ -13,13 +17,8 @@ from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.runs.embed import Embedding
 from cerebro_eeg.runs.features import FeatureTable
-from cerebro_eeg.runs.results import EvaluateResult
-from cerebro_eeg.runs.results import FinetuneResult
-from cerebro_eeg.runs.results import PretrainResult
+from cerebro_eeg.runs.results import EvaluateResult, FinetuneResult, PretrainResult
 from cerebro_eeg.runs.verify import VerifyResult
-from collections.abc import Sequence
-from os import PathLike
-from typing import Any, Literal
 
 def compare(
     store: str | PathLike[str],

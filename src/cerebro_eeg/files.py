@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ MARK = "# The files that cerebro-eeg wrote here. Check them with cerebro-eeg ver
 """The first line of ``SHA256SUMS``. A list without it belongs to somebody else and is not touched."""
 _SUM = re.compile(r"([0-9a-f]{64})  ([^\n]+)")
 _PIECE = 1 << 20
+_UNFLUSHED: ContextVar[bool] = ContextVar("unflushed", default=False)
 
 
 @contextlib.contextmanager
@@ -242,8 +244,20 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+@contextlib.contextmanager
+def unflushed() -> Iterator[None]:
+    """Do not wait for the disk while the block lasts, for a temporary folder that nobody reads after a crash."""
+    token = _UNFLUSHED.set(True)
+    try:
+        yield
+    finally:
+        _UNFLUSHED.reset(token)
+
+
 def _flush(path: Path) -> None:
     """Flush a file, or on POSIX the entries of a folder, to the disk."""
+    if _UNFLUSHED.get():
+        return
     if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and renames durably without it
         return
     descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)

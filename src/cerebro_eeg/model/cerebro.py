@@ -268,13 +268,8 @@ class Cerebro(hub.Shareable, nn.Module):
 
     def _doubt(self, windows_BCT: Tensor, rate: float) -> None:
         """Warn of windows that plainly were not filtered as the weights expect."""
-        signal = self.config.signal
-        if found := preparation.doubts(windows_BCT, rate, signal):
-            inputs.warn(
-                f"the windows have {' and '.join(found)}, but the weights expect {signal.highpass:g} to "
-                f"{signal.lowpass:g} Hz{' with a notch at the mains' if signal.notch_width else ''}; filter them so "
-                "first, or call cerebro_eeg.embed(raw, model), which does it"
-            )
+        if (line := preparation.doubt_line(windows_BCT, rate, self.config.signal)) is not None:
+            inputs.warn(line)
 
     def at_level(self, batch: Batch, level: Level, layer: int | None = None) -> Tensor:
         """Return features of a batch by window, channel or token; windows of all layers give what the head reads."""

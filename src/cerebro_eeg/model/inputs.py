@@ -4,11 +4,13 @@ Everything here is a plain function. After these checks, arrays are windows (B, 
 microvolts, at a rate that the user has agreed to.
 """
 
+import contextlib
 import logging
 import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -42,8 +44,22 @@ KINDS = {
 }
 
 
+_hush: ContextVar[bool] = ContextVar("hush", default=False)
+
+
+@contextlib.contextmanager
+def hushed() -> Iterator[None]:
+    """Log what is said as DEBUG, and print nothing, for work that is repeated very often, such as a grid search."""
+    token = _hush.set(True)
+    try:
+        yield
+    finally:
+        _hush.reset(token)
+
+
 def say(level: int, message: object) -> None:
     """Log a message, or print it where a script has set up no logging, so that users see it in any case."""
+    level = logging.DEBUG if _hush.get() else level
     if log.hasHandlers() or level < logging.INFO:
         log.log(level, "%s", message)
     else:

@@ -49,6 +49,18 @@ def doubts(x_BCT: Tensor, rate: float, signal: SignalConfig) -> list[str]:
     return words
 
 
+def doubt_line(x_BCT: Tensor, rate: float, signal: SignalConfig) -> str | None:
+    """Return a line for windows that plainly were not filtered as ``signal`` says; None for others."""
+    found = doubts(x_BCT, rate, signal)
+    if not found:
+        return None
+    return (
+        f"the windows have {' and '.join(found)}, but the weights expect {signal.highpass:g} to "
+        f"{signal.lowpass:g} Hz{' with a notch at the mains' if signal.notch_width else ''}; filter them so "
+        "first, or call cerebro_eeg.embed(raw, model), which does it"
+    )
+
+
 def line_left(x_BCT: Tensor, rate: float) -> float | None:
     """Return the mains frequency whose line is strong in these windows; None if there is none."""
     if x_BCT.shape[-1] < rate:

@@ -132,6 +132,8 @@ class FinetuneOptions:
     """None is the paper's mean."""
     centring: bool | None = None
     """False never centres features per subject; None and never True, for runs of older releases."""
+    strength: float | None = None
+    """Inverse regularisation of an exact probe with a read-out; None chooses it. Python's estimators alone give it."""
 
 
 def finetune(
@@ -224,6 +226,31 @@ def train_on(
     _train_by_steps(shared, one, say, lambda report, steps, batch: None)
     model.load_state_dict(_in_units(model.state_dict(), split))
     return model
+
+
+def train_split(
+    store: Store,
+    task: LabelledTask,
+    split: Split,
+    out: Path,
+    preset: Preset,
+    options: FinetuneOptions,
+    engine: Engine,
+    start: Path | None,
+    *,
+    say: Say = lambda line: None,
+    tell: Tell = lambda report, steps, batch: None,
+) -> TrainedResult:
+    """Do the training of one split, for the first seed, in a folder of its own; its weights are ``model.safetensors``.
+
+    It is what ``finetune`` does for each seed and fold. The estimators of scikit-learn use it with a store in memory.
+    """
+    options = _settle_readout(few_subjects.settle(options, start, engine), engine)
+    few_subjects.check_splits(options, [split])
+    folder = RunFolder(out)
+    with training_processes(folder, engine, say, tell) as (processes, say, tell):
+        shared = _Shared(processes, store, store.hash(), task, preset, options, engine, start, [split], None)
+        return _train(shared, split, options.seeds[0], folder, say, tell)
 
 
 def _settle_readout(options: FinetuneOptions, engine: Engine) -> FinetuneOptions:
@@ -467,6 +494,7 @@ def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
         electrodes=one.electrodes,
         balanced=options.balanced,
         centring=not first and options.centring is not False,
+        strength=options.strength,
         validate=not first,
         folds=shared.folds,
         say=say,

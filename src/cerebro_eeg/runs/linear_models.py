@@ -190,13 +190,17 @@ def fit_chosen(
     balanced: bool = False,
     centring: bool = True,
     repeats: int = 1,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> LinearModel:
     """Choose a model, its strength and whether to centre by cross-validation over subjects, and fit it on all windows.
 
     ``stacks`` name further models: the weighted sum of two others. With ``only``, one of these is chosen. Of
-    equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength.
+    equally good ones the first is taken. Below three subjects the last candidate is fitted with the usual strength, or
+    with the only one of ``strengths``.
     """
-    crossed = CrossValidation(data, candidates, stacks, balanced=balanced, centring=centring, repeats=repeats)
+    crossed = CrossValidation(
+        data, candidates, stacks, balanced=balanced, centring=centring, repeats=repeats, strengths=strengths
+    )
     return crossed.fitted(only)
 
 
@@ -228,6 +232,7 @@ class CrossValidation:
         repeats: int = 1,
         before: "CrossValidation | None" = None,
         tell: Callable[[str], None] = lambda name: None,
+        strengths: Sequence[float] = STRENGTHS,
     ) -> None:
         """Try every strength of every candidate, and every weight of every stack; ``tell`` is called with each name.
 
@@ -236,6 +241,7 @@ class CrossValidation:
         """
         self.data, self.candidates, self.stacks, self.balanced = data, candidates, stacks, balanced
         self.subjects = len(np.unique(data.group_B))
+        self.strengths = tuple(strengths)
         self.ways = (False, True) if centring and varies_within(data) else (False,)
         self._spaces: dict[str, _Space] = {}
         self._found: dict[tuple[str, bool], HeldOut] = {}
@@ -248,11 +254,14 @@ class CrossValidation:
                 self._found |= {key: one for key, one in before._found.items() if key[0] == name}
                 continue
             self._spaces[name] = _Space(data, parts)
-            of_repeats = [_held_out(data, parts, self._spaces[name], self.ways, balanced, r) for r in range(repeats)]
+            of_repeats = [
+                _held_out(data, parts, self._spaces[name], self.ways, self.strengths, balanced, r)
+                for r in range(repeats)
+            ]
             for centred in self.ways:
                 output_RSBK = np.stack([of_repeat[centred] for of_repeat in of_repeats])
                 place, best = _best(data, output_RSBK)
-                tried = Tried(name, centred, STRENGTHS[place], best)
+                tried = Tried(name, centred, self.strengths[place], best)
                 self._found[name, centred] = HeldOut(tried, output_RSBK[:, place])
         for name, (first, second) in stacks.items():
             for centred in self.ways:
@@ -279,14 +288,15 @@ class CrossValidation:
 
     def settings(self, name: str) -> int:
         """Return how many settings of a model were compared: strengths or weights, with and without centring."""
-        own = len(self.ways) * (len(BLENDS) if name in self.stacks else len(STRENGTHS))
+        own = len(self.ways) * (len(BLENDS) if name in self.stacks else len(self.strengths))
         return own + sum(self.settings(part) for part in self.stacks.get(name, ()))
 
     def fitted(self, only: Sequence[str] = ()) -> LinearModel:
         """Return the best model, or the best one of ``only``, fitted on all windows."""
         if self.subjects < LEAST_GROUPS:
             name = [one for one in self.candidates if not only or one in only or len(self.candidates) == 1][-1]
-            plain = Tried(name, False, DEFAULT_STRENGTH, 0.0)
+            usual = self.strengths[0] if len(self.strengths) == 1 else DEFAULT_STRENGTH
+            plain = Tried(name, False, usual, 0.0)
             self._spaces = {name: _Space(self.data, self.candidates[name])}
             return self._finished(plain, [(plain, 1.0)])
         best = self.best(only).tried
@@ -398,6 +408,7 @@ def _held_out(
     parts: Sequence[ReadoutPart],
     space: _Space,
     ways: Sequence[bool],
+    strengths: Sequence[float],
     balanced: bool,
     repeat: int,
 ) -> dict[bool, NDArray[np.float32]]:
@@ -407,13 +418,13 @@ def _held_out(
     fold, without the subjects that it holds out.
     """
     learned = any(part in data.learners for part in parts)
-    found = {centred: np.zeros((len(STRENGTHS), len(data.label_B), data.outputs), np.float32) for centred in ways}
+    found = {centred: np.zeros((len(strengths), len(data.label_B), data.outputs), np.float32) for centred in ways}
     x_of = {} if learned else {centred: space.rotated(centred) for centred in ways}
     for fitted, held in subject_folds(data, repeat):
         own = _Space(data, parts, fitted) if learned else space
         for centred in ways:
             x_BQ = own.rotated(centred) if learned else x_of[centred]
-            fits = fit_path(_part(data, fitted), x_BQ[fitted], STRENGTHS, balanced)
+            fits = fit_path(_part(data, fitted), x_BQ[fitted], strengths, balanced)
             for place, (weight_KQ, bias_K) in enumerate(fits):
                 found[centred][place, held] = (x_BQ[held] @ weight_KQ.T + bias_K).astype(np.float32)
     return found
@@ -424,7 +435,7 @@ def subject_folds(data: LabelledFeatures, repeat: int = 0) -> Iterator[tuple[NDA
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
     count = min(FOLDS, len(np.unique(data.group_B)))
-    if data.target_BK is None:
+    if data.target_BK is None and np.bincount(data.label_B).max() >= count:  # with fewer windows it refuses
         folds: Any = StratifiedGroupKFold(count, shuffle=True, random_state=repeat)
     else:
         folds = GroupKFold(count, shuffle=True, random_state=repeat)

@@ -25,6 +25,7 @@ from cerebro_eeg.model.small_nets import learn_bands
 from cerebro_eeg.runs.decisions import bias_of, centre
 from cerebro_eeg.runs.linear_models import (
     LEAST_GROUPS,
+    STRENGTHS,
     LinearModel,
     fit_chosen,
     groups_of,
@@ -174,6 +175,7 @@ def fit_readout(
     electrodes: Electrodes | None = None,
     balanced: bool = False,
     centring: bool = True,
+    strength: float | None = None,
     validate: bool = True,
     folds: "FoldFeatures | None" = None,
     say: Say = lambda line: None,
@@ -182,7 +184,7 @@ def fit_readout(
 
     Training and validation subjects take part in the cross-validation and in the last fit. Without ``validate``, with
     fewer than three subjects, or with too many windows, only training subjects do. ``folds`` share the features of an
-    encoder that is the same in all of them.
+    encoder that is the same in all of them. ``strength`` is the inverse regularisation, or None to choose it as well.
     """
     channels = shared_channels(split, electrodes)
     names = fitting_names(name, channels, say)
@@ -206,7 +208,8 @@ def fit_readout(
     data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
     if learner is not None:
         data = dataclasses.replace(data, learners={"bands": learner})
-    found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring)
+    strengths = STRENGTHS if strength is None else (strength,)
+    found = fit_chosen(data, candidates, stacks, only=names, balanced=balanced, centring=centring, strengths=strengths)
     held_out: dict[str, dict[str, NDArray[np.float32]]] = {}
     if len(used["train"]) == len(split.train):
         first = 0

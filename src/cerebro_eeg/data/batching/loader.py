@@ -131,7 +131,8 @@ class Loader:
         files = [store.files for store in self._stores]
         self._first_file = np.cumsum([0, *map(len, files)])
         every = [file for of_store in files for file in of_store]
-        self._readers = ReaderPool(every, threads) if processes and threads else None
+        # Windows in memory have no files that another process could read.
+        self._readers = ReaderPool(every, threads) if processes and threads and every else None
 
     def read(self, step: Step) -> RawStep:
         """Read the windows of one step."""
