@@ -81,7 +81,7 @@ class Prediction:
     @property
     def classes(self) -> NDArray[np.int64]:
         """The class of each window, by the rule that decides on recordings."""
-        return _choose(self.output.astype(np.float64), self.threshold)
+        return choose_class(self.output.astype(np.float64), self.threshold)
 
     def annotations(self, *, merge: bool = False, orig_time: Any = None, first_time: float = 0.0) -> "mne.Annotations":
         """Return the class of each window as ``mne.Annotations``; ``raw.set_annotations`` takes them as they are.
@@ -110,7 +110,7 @@ class Prediction:
         values = [[row[name] for name in columns] for row in rows] if table else rows[columns]
         mean = np.array(values, np.float64).reshape(-1, len(columns))
         known = [bool(np.isfinite(row).all()) for row in mean]
-        chosen = _choose(np.nan_to_num(mean), self.threshold)
+        chosen = choose_class(np.nan_to_num(mean), self.threshold)
         words = [self.names[one] if there else None for one, there in zip(chosen.tolist(), known, strict=True)]
         if not table:
             return rows.assign(decision=words)
@@ -123,7 +123,7 @@ class Prediction:
         spread = self.output.std(0, dtype=np.float64)
         answer = None
         if self.kind == "classification":
-            answer = self.names[int(_choose(mean[None], self.threshold)[0])]
+            answer = self.names[int(choose_class(mean[None], self.threshold)[0])]
         return Decision(
             answer,
             dict(zip(self.names, mean.tolist(), strict=True)),
@@ -247,7 +247,8 @@ def limit_of(kind: str, names: tuple[str, ...], threshold: float | None) -> floa
     return HALF if threshold is None else threshold
 
 
-def _choose(probability: NDArray[np.float64], threshold: float | None) -> NDArray[np.int64]:
+def choose_class(probability: NDArray[np.float64], threshold: float | None) -> NDArray[np.int64]:
+    """Return the class of each row: of two classes by the threshold, of more the most probable one."""
     if probability.shape[1] == 2:
         return decide(probability, HALF if threshold is None else threshold)
     return probability.argmax(1)

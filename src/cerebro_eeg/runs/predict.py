@@ -420,11 +420,16 @@ def compute(
         yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
     if not some:
-        raise RecordingError(
-            "too_short",
-            f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
-            f"this model is {reader.seconds:g} s; give a longer recording",
-        )
+        raise nothing_fits(reader, signal)
+
+
+def nothing_fits(reader: Reader, signal: Signal) -> RecordingError:
+    """Return the error for a recording without a whole window."""
+    return RecordingError(
+        "too_short",
+        f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
+        f"this model is {reader.seconds:g} s; give a longer recording",
+    )
 
 
 def _warn_line(windows: RecordingWindows, signal: Signal) -> None:
