@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
+    from cerebro_eeg.report.explain import channel_attention, electrode_map, explain
     from cerebro_eeg.runs.embed import embed
     from cerebro_eeg.runs.predict import predict
 
@@ -30,7 +31,10 @@ __all__ = [
     "PatchConfig",
     "SignalConfig",
     "__version__",
+    "channel_attention",
+    "electrode_map",
     "embed",
+    "explain",
     "match",
     "predict",
     "preset",
@@ -46,7 +50,10 @@ _HOMES = {
     "ObjectiveConfig": "cerebro_eeg.config",
     "PatchConfig": "cerebro_eeg.config",
     "SignalConfig": "cerebro_eeg.config",
+    "channel_attention": "cerebro_eeg.report.explain",
+    "electrode_map": "cerebro_eeg.report.explain",
     "embed": "cerebro_eeg.runs.embed",
+    "explain": "cerebro_eeg.report.explain",
     "match": "cerebro_eeg.channels.match",
     "predict": "cerebro_eeg.runs.predict",
     "preset": "cerebro_eeg.config",
