@@ -356,7 +356,7 @@ def test_pictures_are_written_and_show_themselves(tmp_path):
     words = text_of(found.plot)
     for word in ("Cz", "alpha", "8-13 Hz", "Without each channel", "20 windows"):
         assert word in words
-    assert repr(found).startswith("Explanation(20 windows; most: Cz ")
+    assert repr(found).startswith("Explanation(20 windows; most: alpha ")
     found.plot(tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]

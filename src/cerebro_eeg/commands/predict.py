@@ -32,6 +32,8 @@ class PredictResult:
     failures: tuple[Failure, ...]
     files: tuple[str, ...]
     show_paths: bool
+    explained: str | None = None
+    """What the answers depend on most, where it was asked for."""
 
     @property
     def exit_code(self) -> int:
@@ -56,6 +58,8 @@ class PredictResult:
         if len(done) > SHOWN:
             lines.append(f"    ... and {len(done) - SHOWN:,} more")
         lines += failed_text(self.failures, len(self.recordings), self.show_paths)
+        if self.explained is not None:
+            lines.append(f"  depends on  {self.explained} (what the answers lose without it, mean over recordings)")
         lines.append(f"  files       {', '.join(self.files)}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.about["notes"])])
 
@@ -69,6 +73,7 @@ def predict(
     stride: float | None = None,
     annotations: tuple[Literal["edf", "bids"], ...] = (),
     plot: bool = False,
+    explain: bool = False,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
@@ -84,7 +89,7 @@ def predict(
     used; the others are done all the same.
 
     Try, for example:
-      cerebro-eeg predict my-finetuning/seed-0 night.edf --out said --plot
+      cerebro-eeg predict my-finetuning/seed-0 night.edf --out said --plot --explain
       cerebro-eeg predict my-finetuning/seed-0 path/to/files --out said --annotations edf bids --map names.json
 
     Args:
@@ -95,6 +100,9 @@ def predict(
         stride: Seconds from window to window; otherwise side by side.
         annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
         plot: Also draw each recording with the prediction under it, as PNG.
+        explain: Also say what the answers depend on, as a table and as PNG: how much they lose when a channel is made
+            silent or a frequency band is taken out. The model runs once more per channel and band, on 40 windows of
+            each recording.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.
@@ -124,6 +132,11 @@ def predict(
     handling, mains = runs_predict.with_common_mains(handling, given, loaded.config)
     reader = runs_predict.make_reader(loaded, stride=stride, handling=handling)
     names = runs_predict.output_names(head)
+    explaining = None
+    if explain:
+        from cerebro_eeg.report.explain_files import ExplanationFiles
+
+        explaining = ExplanationFiles(out, reader, show_paths)
     runs_predict.write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
@@ -147,6 +160,8 @@ def predict(
             title = f"{one_line(one.name) if show_paths else one.id}: {_answer(row)}"
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
             written.append(f"{one.id}.png")
+        if explaining is not None:
+            written.append(explaining.add(one, tell))
         table.add(one, found)
         rows[one.id] = row
 
@@ -171,9 +186,15 @@ def predict(
         "preparation": reader.text(),
         "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
+    if explaining is not None:
+        more, whole = explaining.finish()
+        written += more
+        about["depends_on"] = None if whole is None else {"band": whole.band_mean, "channel": whole.channel_mean}
     decisions.write_decisions(out, ordered, about, show_paths)
     begin_sums(out, written)
-    return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
+    files_text = _files(annotations, plot, explain)
+    text = None if explaining is None or whole is None else whole.text()
+    return PredictResult(str(out), about, tuple(ordered), tuple(failures), files_text, show_paths, text)
 
 
 def _check_out(out: Path) -> None:
@@ -228,8 +249,9 @@ def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
     return []
 
 
-def _files(annotations: tuple[str, ...], plot: bool) -> tuple[str, ...]:
+def _files(annotations: tuple[str, ...], plot: bool, explain: bool) -> tuple[str, ...]:
     files = ["predictions.csv", "decisions.csv", "decisions.json"]
     files += ["*_annotations.edf"] if "edf" in annotations else []
     files += ["*_events.tsv"] if "bids" in annotations else []
-    return (*files, *(["*.png"] if plot else []))
+    files += ["explanations.csv"] if explain else []
+    return (*files, *(["*.png"] if plot or explain else []))

@@ -51,6 +51,8 @@ _DOTS = 40  # more groups than this are drawn as their middle half
 _RED, _BLUE = "#B2182B", "#2166AC"  # the ends of the colours of the map
 _SIGNED = "RdBu_r"  # colours of values around zero
 Floats = NDArray[np.float64]
+Part = tuple[tuple[str, ...], Occluded, NDArray[np.int64]]
+"""The channels of a recording, what was found, and for each window the place of its group's name."""
 
 
 # What an answer depends on
@@ -140,13 +142,16 @@ class Explanation:
             figure.suptitle(self._title(), x=0.01, ha="left", fontsize=10)
         return figure
 
+    def text(self) -> str:
+        """Return the bands and channels that matter most, in a few words."""
+        words = []
+        for means, count in ((self.band_mean, 1), (self.channel_mean, 3)):
+            most = sorted(means, key=lambda name: -abs(means[name]))[:count]
+            words += [f"{name} {means[name]:+.3f}" for name in most]
+        return ", ".join(words)
+
     def __repr__(self) -> str:
-        channel = max(self.channel_mean, key=lambda name: abs(self.channel_mean[name]))
-        band = max(self.band_mean, key=lambda name: abs(self.band_mean[name]))
-        return (
-            f"Explanation({len(self.start)} windows; most: {channel} {self.channel_mean[channel]:+.3f}, "
-            f"{band} {self.band_mean[band]:+.3f})"
-        )
+        return f"Explanation({len(self.start)} windows; most: {self.text()})"
 
     def _by_group(self, values: NDArray[np.float32]) -> Floats:
         if self.group is None:
@@ -157,15 +162,18 @@ class Explanation:
         return "fall of the probability" if self.kind == "classification" else "fall of the value"
 
     def _title(self) -> str:
-        what = "the class that each window gets" if self.of is None else self.of
+        whose = "the class that each window gets" if self.of is None else self.of
         counted = f"{len(self.start):,} windows"
         if self.group is not None:
-            dots = "a dot is the mean of a group" if len(self.groups) <= _DOTS else "a line is the middle half of them"
-            counted += f" of {len(self.groups):,} groups; {dots}"
+            what = "recording" if self.groups == tuple(range(1, len(self.groups) + 1)) else "group"
+            dots = (
+                f"a dot is the mean of a {what}" if len(self.groups) <= _DOTS else "a line is the middle half of them"
+            )
+            counted += f" of {len(self.groups):,} {what}s; {dots}"
         else:
             counted += f"; {'a dot is a window' if len(self.start) <= _DOTS else 'a line is the middle half of them'}"
         kind = "probability" if self.kind == "classification" else "value"
-        return f"What the {kind} of {what} depends on ({counted})"
+        return f"What the {kind} of {whose} depends on ({counted})"
 
 
 def explain(
@@ -254,22 +262,21 @@ def explain_with(
             found = occlude(reader, signal, asked, windows, replace, on_variant)
         key = found.windows.stretch_B if by_epoch and groups is not None else np.full(len(found.output_WK), number)
         parts.append((signal.names, found, key))
-    threshold = head.threshold if len(names) == 2 else None
-    return join(parts, head.task, names, asked, of, threshold, groups, reader.seconds, replace)
+    return join(parts, reader, asked, of, groups, replace)
 
 
 def join(
-    parts: Sequence[tuple[tuple[str, ...], Occluded, NDArray[np.int64]]],
-    kind: str,
-    names: tuple[str, ...],
+    parts: Sequence[Part],
+    reader: Reader,
     bands: Mapping[str, tuple[float, float]],
-    of: str | None,
-    threshold: float | None,
-    groups: Sequence[Any] | None,
-    seconds: float,
-    replace: Replacement,
+    of: str | None = None,
+    groups: Sequence[Any] | None = None,
+    replace: Replacement = "silence",
 ) -> Explanation:
-    """Make one explanation of recordings that may differ in their channels; each has the keys of its groups."""
+    """Make one explanation of recordings, which may differ in their channels."""
+    head = check_head(reader.model)
+    kind, names = head.task, output_names(head)
+    threshold = head.threshold if len(names) == 2 else None
     channels = tuple(dict.fromkeys(name for own, _, _ in parts for name in own))
     output = np.concatenate([found.output_WK for _, found, _ in parts])
     if of is not None:
@@ -305,7 +312,7 @@ def join(
         by_channel=by_channel,
         by_band=by_band,
         start=np.concatenate([found.windows.start_B for _, found, _ in parts]),
-        seconds=seconds,
+        seconds=reader.seconds,
         recording=np.repeat(np.arange(len(parts)), [len(found.output_WK) for _, found, _ in parts]),
         group=None if single else np.array([distinct.index(named[number]) for number in key], np.int64),
         groups=() if single else tuple(distinct),
@@ -483,7 +490,8 @@ def electrode_map(
         seeds = [like] if isinstance(like, str) else list(like)
         norm = np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
         cosine = (centred / norm) @ (centred / norm).T
-        return ElectrodeMap(channels, {f"like {seed}": cosine[_find(channels, seed)] for seed in seeds}, what)
+        maps = {f"like {seed}": cosine[_find(channels, seed)] for seed in seeds}
+        return ElectrodeMap(channels, maps, f"{what}: how alike they are")
     if not 1 <= components < len(channels):
         raise ConfigError(f"components is {components}; expected 1 to {len(channels) - 1}")
     u, size, _ = np.linalg.svd(centred, full_matrices=False)
@@ -491,7 +499,7 @@ def electrode_map(
     scores = scores * np.sign(scores[np.abs(scores).argmax(0), np.arange(components)])  # a sign is arbitrary
     share = size**2 / max(float((size**2).sum()), 1e-300)
     titles = [f"component {number + 1} ({share[number]:.0%})" for number in range(components)]
-    return ElectrodeMap(channels, dict(zip(titles, scores.T, strict=True)), what)
+    return ElectrodeMap(channels, dict(zip(titles, scores.T, strict=True)), f"{what}: principal components")
 
 
 def _electrodes_of(model: Cerebro) -> tuple[str, ...]:
