@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with my-recordings and my-eyes, whose head is drawn and not trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    simulate = ["--subjects", "1", "--minutes", "0.5", "--tasks", "eyes", "--montages", "10-20"]
+    simulate = ["--subjects", "1", "--minutes", "0.4", "--tasks", "eyes", "--montages", "10-20"]
     assert main(["simulate", "my-recordings", *simulate]) == 0
     torch.manual_seed(0)
     model = Cerebro.from_pretrained("small-open", n_outputs=2, n_times=1280)
@@ -39,18 +39,18 @@ def test_the_page_runs(folder, capsys):
         for block in blocks("python"):
             exec(block, names)
     said = capsys.readouterr().out
-    assert "(6, 192)" in said
-    assert "4 rows for 4 epochs" in said
+    assert "(4, 192)" in said
+    assert "2 rows for 2 epochs" in said
     assert "(4, 4, 12, 19, 19)" in said
     assert (folder / "explanation.png").stat().st_size > 50_000
     assert (folder / "electrodes.png").stat().st_size > 50_000
     raw, prediction = names["raw"], names["said"]
     spans = len(prediction.annotations(merge=True))
-    assert len(raw.annotations) == spans + 6  # those that were set, and one for each window beside them
+    assert len(raw.annotations) == spans + 4  # those that were set, and one for each window beside them
     onsets = sorted(raw.annotations.onset - raw.first_time)
     assert sorted({*onsets}) == prediction.start.tolist()
     epochs = names["epochs"]
-    assert len(epochs.metadata) == 4
+    assert len(epochs.metadata) == 2
     rows = np.asarray(names["attention"].weights.sum(-1))
     np.testing.assert_allclose(rows, 1, atol=1e-5)
     assert names["found"].by_channel.shape == (4, 19)

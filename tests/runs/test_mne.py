@@ -3,6 +3,7 @@
 import datetime
 import importlib.util
 import logging
+import sys
 
 import mne
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 import cerebro_eeg
 from cerebro_eeg import errors
+from cerebro_eeg.data.storing.writer import robust_scale
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs.decisions import Prediction
 from predict_files import edf, make_model, noise
@@ -203,7 +205,11 @@ def test_epochs_of_another_length(model, tmp_path, caplog):
     ]
     whole = epochs_of(samples=1024)
     assert cerebro_eeg.embed(whole, model).features.shape == (6, 12)
+    caplog.clear()
     parts = cerebro_eeg.embed(whole, model, seconds=2)
+    assert lines(caplog) == ["each epoch of 4 s is cut into windows of 2 s"]
+    cerebro_eeg.embed(epochs_of(samples=600), model, seconds=2)
+    assert lines(caplog)[-1].endswith("windows of 2 s; what is left at its end is left out")
     assert parts.epoch.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     both = np.stack([whole.get_data()[..., :512], whole.get_data()[..., 512:]], 1).reshape(12, 3, 512)
     np.testing.assert_allclose(parts.features, model.embed(both, ch_names=NAMES, unit="V"), atol=2e-6)
@@ -214,6 +220,18 @@ def test_epochs_of_another_length(model, tmp_path, caplog):
         model.embed(epochs_of(samples=50))
     with pytest.raises(errors.InputError, match="or give the Raw instead"):
         cerebro_eeg.predict(epochs, make_model(tmp_path / "head"))
+
+
+@pytest.mark.parametrize("reference", ["as_recorded", "average"])
+def test_epochs_get_the_reference_of_the_weights_and_the_scale_of_all(tmp_path, reference):
+    signal = cerebro_eeg.SignalConfig(reference=reference)
+    model = Cerebro.from_pretrained(make_model(tmp_path / "m", outputs=None, amplitude=True, signal=signal))
+    epochs = epochs_of()
+    data = (epochs.get_data() * 1e6).astype(np.float32)
+    if reference == "average":
+        data = data - data.mean(1, keepdims=True)
+    scale = robust_scale(data.transpose(0, 2, 1).reshape(-1, 3))
+    np.testing.assert_allclose(model.embed(epochs), model.embed(data, ch_names=NAMES, scale=scale), atol=1e-5)
 
 
 def test_epochs_with_nan_are_refused_because_every_epoch_has_a_row(model):
@@ -287,6 +305,12 @@ def test_answers_without_a_place_in_time_are_no_annotations(tmp_path):
         made(kind="regression", threshold=None).annotations()
     with pytest.raises(errors.InputError, match="epochs have no time in a recording"):
         cerebro_eeg.predict(epochs_of(), make_model(tmp_path / "model")).annotations()
+
+
+def test_annotations_without_mne_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mne", None)
+    with pytest.raises(errors.ConfigError, match="the package mne is not installed; pip install mne"):
+        made().annotations()
 
 
 # Metadata

@@ -84,10 +84,14 @@ def fit_length(epochs: Any, model: "Cerebro", samples: int, *, whole: bool) -> E
         raise InputError(
             f"the epochs have {seconds:.4g} s, and windows of this model have {own:g} s; cut epochs from tmin to "
             f"tmin + {own:g} - 1 / sfreq, or "
-            + (f"embed them with seconds={math.floor(seconds * 4) / 4:g}" if whole else "give the Raw instead")
+            + (
+                f"embed them with seconds={math.floor(seconds * 4) / 4 or round(seconds, 3):g}"
+                if whole
+                else "give the Raw instead"
+            )
         )
-    count = int(seconds / own + 1e-9)
-    told = f"each epoch of {seconds:.4g} s is cut into windows of {own:g} s: {count} fit, and a rest is left out"
+    rest = "" if have % wanted < 0.5 else "; what is left at its end is left out"
+    told = f"each epoch of {seconds:.4g} s is cut into windows of {own:g} s{rest}"
     return EpochLength(have, samples, told)
 
 
@@ -164,8 +168,11 @@ def metadata(
         whole = [{} for _ in place] if own is None else own
         return [{**row, **{name: float(column[n]) for name, column in found.items()}} for n, row in enumerate(whole)]
     pandas = importlib.import_module("pandas")  # it may lack types
-    frame = pandas.DataFrame(index=range(len(place))) if own is None else pandas.DataFrame(own).reset_index(drop=True)
-    return frame.assign(**found)
+    added = pandas.DataFrame(found)
+    if own is None:
+        return added
+    before = pandas.DataFrame(own).reset_index(drop=True)
+    return pandas.concat([before.drop(columns=list(found), errors="ignore"), added], axis=1)
 
 
 def _places(keys: EpochKeys, epochs: Any) -> NDArray[np.int64]:
