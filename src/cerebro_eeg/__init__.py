@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.model.encoder import Encoder
     from cerebro_eeg.model.masked import MaskedCerebro
+    from cerebro_eeg.report.explain import channel_attention, electrode_map, explain
     from cerebro_eeg.runs.features import read_features
     from cerebro_eeg.runs.stored import open_store
 
@@ -50,9 +51,12 @@ __all__ = [
     "PatchConfig",
     "SignalConfig",
     "__version__",
+    "channel_attention",
     "compare",
+    "electrode_map",
     "embed",
     "evaluate",
+    "explain",
     "finetune",
     "info",
     "match",
@@ -85,6 +89,9 @@ _HOMES = {
     "evaluate": "cerebro_eeg.api",
     "finetune": "cerebro_eeg.api",
     "info": "cerebro_eeg.api",
+    "channel_attention": "cerebro_eeg.report.explain",
+    "electrode_map": "cerebro_eeg.report.explain",
+    "explain": "cerebro_eeg.report.explain",
     "match": "cerebro_eeg.channels.match",
     "open_store": "cerebro_eeg.runs.stored",
     "predict": "cerebro_eeg.api",

@@ -373,6 +373,7 @@ def predict(
     stride: float | None = None,
     annotations: Literal["edf", "bids"] | Sequence[Literal["edf", "bids"]] = (),
     plot: bool = False,
+    explain: bool = False,
     key: str | PathLike[str] | None = None,
     map: str | PathLike[str] | None = None,
     show_paths: bool = False,
@@ -405,6 +406,8 @@ def predict(
         stride: Seconds from window to window; otherwise side by side.
         annotations: With out, also write the classes as EDF+ annotations (edf) or BIDS events (bids).
         plot: With out, also draw each recording with the prediction under it, as PNG.
+        explain: With out, also say what the answers depend on, as a table and as PNG: how much they lose when a
+            channel is made silent or a frequency band is taken out. cerebro_eeg.explain returns it as arrays.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.

@@ -326,8 +326,10 @@ def test_positions_in_another_unit_do_not_matter_where_names_suffice():
 
 def test_objects_of_mne_are_pointed_to_their_arrays():
     raw = mne.io.RawArray(noise()[0] * 1e-6, mne.create_info(["Fp1", "Cz", "T7"], 256.0, "eeg"), verbose=False)
-    with pytest.raises(errors.InputError, match=r"a RawArray object was given; call cerebro_eeg.embed\(x, model\)"):
-        make().embed(raw)
+    with pytest.raises(errors.InputError, match="a RawArray object was given; give it to embed, which filters it"):
+        make(n_outputs=2).embed(noise(), scale=raw)
+    with pytest.raises(errors.InputError, match="a RawArray was given; pass a torch tensor or a Batch"):
+        make(n_outputs=2)(raw)
     found = make(ch_names=None).embed(raw.get_data(), chs_info=raw.info["chs"], unit="V")
     np.testing.assert_allclose(found, make().embed(noise()[:1]), rtol=1e-4, atol=1e-5)
 

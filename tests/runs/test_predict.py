@@ -423,7 +423,8 @@ def test_nothing_names_a_file_unless_asked_to(tmp_path, capsys):
     (tmp_path / "in" / f"{word}2.edf").write_bytes(b"bad")
     (tmp_path / "in" / f"{word}3.xyz").write_bytes(b"no EEG")
     asked = (tmp_path / "in", tmp_path / "in" / f"{word}3.xyz")
-    result = predict(model, asked, out=tmp_path / "out", plot=True, annotations=("edf", "bids"), map=tmp_path / "map")
+    more = {"plot": True, "explain": True, "annotations": ("edf", "bids"), "map": tmp_path / "map"}
+    result = predict(model, asked, out=tmp_path / "out", **more)
     told = [result.text(), json.dumps(result.to_dict()), *capsys.readouterr()]
     told += [path.name for path in (tmp_path / "out").iterdir()]
     told += [path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir()]
@@ -451,6 +452,42 @@ def test_a_reader_that_breaks_is_a_bad_file_but_a_model_that_breaks_is_a_bug(tmp
 
 def broken():
     yield 1 / 0
+
+
+# Explanations
+
+
+def test_explanations_are_those_of_the_function_and_bad_files_stop_nobody(tmp_path):
+    model = str(make_model(tmp_path / "model"))
+    files = tuple(edf(tmp_path / f"{name}.edf", seed=ord(name)) for name in "ab")
+    (tmp_path / "c.edf").write_bytes(b"bad")
+    result = predict(model, (*files, tmp_path / "c.edf"), out=tmp_path / "out", explain=True)
+    assert result.exit_code == 6
+    both = cerebro_eeg.explain(files, model)
+    assert f"  depends on  {both.text()} (" in result.text()
+    assert result.about["depends_on"] == {"band": both.band_mean, "channel": both.channel_mean}
+    table = rows_of(tmp_path / "out" / "explanations.csv")
+    assert len(table) == 2 * (3 + 5)
+    for file, row in zip(files, result.recordings[:2], strict=True):
+        alone = cerebro_eeg.explain(file, model)
+        mine = {r["name"]: r for r in table if r["recording"] == row["recording"]}
+        assert (mine["Cz"]["kind"], mine["alpha"]["kind"], mine["Cz"]["windows"]) == ("channel", "band", "10")
+        assert float(mine["Cz"]["change"]) == pytest.approx(alone.channel_mean["Cz"], rel=1e-4, abs=1e-7)
+        assert float(mine["alpha"]["std"]) == pytest.approx(alone.band_spread["alpha"], rel=1e-4, abs=1e-7)
+    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert pictures == {"explanation.png", *(f"{row['recording']}_explanation.png" for row in result.recordings[:2])}
+    sums = (tmp_path / "out" / "SHA256SUMS").read_text()
+    assert all(name in sums for name in (*pictures, "explanations.csv"))
+    shown = predict(model, files[:1], out=tmp_path / "out", explain=True, show_paths=True)
+    assert shown.exit_code == 0
+    assert rows_of(tmp_path / "out" / "explanations.csv")[0]["path"].endswith("a.edf")
+
+
+def test_a_regression_of_several_values_is_not_explained(tmp_path):
+    model = make_model(tmp_path / "model", names=("a", "b"), task="regression", threshold=None)
+    with pytest.raises(ConfigError, match="--explain needs classes or a single value"):
+        predict(str(model), (edf(tmp_path / "a.edf"),), out=tmp_path / "out", explain=True)
+    assert not (tmp_path / "out").exists()
 
 
 # What is refused before a recording is read

@@ -31,6 +31,7 @@ def predict(
     stride: float | None = None,
     annotations: tuple[Literal["edf", "bids"], ...] = (),
     plot: bool = False,
+    explain: bool = False,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
@@ -58,6 +59,8 @@ def predict(
         stride: Seconds from window to window; otherwise side by side.
         annotations: With out, also write the classes as EDF+ annotations (edf) or BIDS events (bids).
         plot: With out, also draw each recording with the prediction under it, as PNG.
+        explain: With out, also say what the answers depend on, as a table and as PNG: how much they lose when a
+            channel is made silent or a frequency band is taken out. cerebro_eeg.explain returns it as arrays.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.
@@ -70,7 +73,13 @@ def predict(
     from cerebro_eeg.train.distributed import choose_threads
 
     if _is_one(recordings) and out is None:
-        _only_several(annotations=annotations or None, plot=plot or None, map=map, show_paths=show_paths or None)
+        _only_several(
+            annotations=annotations or None,
+            plot=plot or None,
+            explain=explain or None,
+            map=map,
+            show_paths=show_paths or None,
+        )
         choose_threads(threads)
         loaded = load_model_on(_model(model), device)
         return predict_one(_source(recordings), loaded, stride=stride, **asdict(handling))
@@ -81,6 +90,7 @@ def predict(
         stride=stride,
         annotations=annotations,
         plot=plot,
+        explain=explain,
         key=key,
         map=map,
         show_paths=show_paths,

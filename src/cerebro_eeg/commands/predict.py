@@ -42,6 +42,8 @@ class PredictResult(Shown):
     show_paths: bool
     predictions: "Mapping[str, Prediction]" = field(default_factory=dict, compare=False)
     """The answers for the windows of each recording, by its id; kept in Python alone."""
+    explained: str | None = None
+    """What the answers depend on most, where it was asked for."""
 
     @property
     def exit_code(self) -> int:
@@ -128,8 +130,18 @@ class PredictResult(Shown):
         if len(done) > SHOWN:
             lines.append(f"    ... and {len(done) - SHOWN:,} more")
         lines += failed_text(self.failures, len(self.recordings), self.show_paths)
+        if self.explained is not None:
+            lines.append(f"  depends on  {self.explained} (what the answers lose without it, mean over recordings)")
         lines.append(f"  files       {', '.join(self.files)}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.about["notes"])])
+
+
+GROUPS = {
+    "what is written": ("annotations", "plot", "explain", "stride"),
+    "privacy": ("key", "map", "show_paths"),
+    "how it is carried out": ("device", "threads"),
+}
+"""The groups of the help."""
 
 
 def predict(
@@ -141,6 +153,7 @@ def predict(
     stride: float | None = None,
     annotations: tuple[Literal["edf", "bids"], ...] = (),
     plot: bool = False,
+    explain: bool = False,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
@@ -156,7 +169,7 @@ def predict(
     used; the others are done all the same.
 
     Try, for example:
-      cerebro-eeg predict my-finetuning/seed-0 night.edf --out said --plot
+      cerebro-eeg predict my-finetuning/seed-0 night.edf --out said --plot --explain
       cerebro-eeg predict my-finetuning/seed-0 path/to/files --out said --annotations edf bids --map names.json
 
     Args:
@@ -167,6 +180,9 @@ def predict(
         stride: Seconds from window to window; otherwise side by side.
         annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
         plot: Also draw each recording with the prediction under it, as PNG.
+        explain: Also say what the answers depend on, as a table and as PNG: how much they lose when a channel is made
+            silent or a frequency band is taken out. The model runs once more per channel and band, on 40 windows of
+            each recording.
         key: The file with the key that ids are made with; otherwise the one in your config folder.
         map: A private file that is told which path each id stands for.
         show_paths: Name recordings by their paths, too; they may say who was recorded.
@@ -181,6 +197,7 @@ def predict(
         stride=stride,
         annotations=annotations,
         plot=plot,
+        explain=explain,
         key=key,
         map=map,
         show_paths=show_paths,
@@ -198,6 +215,7 @@ def predict_recordings(
     stride: float | None = None,
     annotations: Sequence[str] = (),
     plot: bool = False,
+    explain: bool = False,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
@@ -218,8 +236,8 @@ def predict_recordings(
         raise ConfigError("a store was given, and predict reads recordings; give their files, or let evaluate score it")
     if out is not None:
         _check_out(out)
-    elif annotations or plot:
-        raise ConfigError("annotations and plot write files; give out='a-folder' for them")
+    elif annotations or plot or explain:
+        raise ConfigError("annotations, plot and explain write files; give out='a-folder' for them")
     if plot and out is not None:
         from cerebro_eeg.report.figures import check_picture
         from cerebro_eeg.report.recording import Envelope, plot_prediction
@@ -234,6 +252,11 @@ def predict_recordings(
     handling, mains = runs_predict.with_common_mains(handling, given, loaded.config)
     reader = runs_predict.make_reader(loaded, stride=stride, handling=handling)
     names = runs_predict.output_names(head)
+    explaining = None
+    if explain and out is not None:
+        from cerebro_eeg.report.explain_files import ExplanationFiles
+
+        explaining = ExplanationFiles(out, reader, show_paths)
     runs_predict.write_map(map, given)
     progress = Progress()
     progress.say(reader.text())
@@ -263,6 +286,8 @@ def predict_recordings(
             title = f"{one_line(one.name) if show_paths else one.id}: {_answer(row)}"
             plot_prediction(envelope, found, title, out / f"{one.id}.png")
             written.append(f"{one.id}.png")
+        if explaining is not None:
+            written.append(explaining.add(one, tell))
         table.add(one, found)
 
     written = ["predictions.csv", "decisions.csv", "decisions.json"]
@@ -289,13 +314,19 @@ def predict_recordings(
         "preparation": reader.text(),
         "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
+    text = None
+    if explaining is not None:
+        more, whole = explaining.finish()
+        written += more
+        about["depends_on"] = None if whole is None else {"band": whole.band_mean, "channel": whole.channel_mean}
+        text = None if whole is None else whole.text()
     files_written: tuple[str, ...] = ()
     if out is not None:
         decisions.write_decisions(out, ordered, about, show_paths)
         begin_sums(out, written)
-        files_written = _files(annotations, plot)
+        files_written = _files(annotations, plot, explain)
     folder = None if out is None else str(out)
-    return PredictResult(folder, about, tuple(ordered), tuple(failures), files_written, show_paths, kept)
+    return PredictResult(folder, about, tuple(ordered), tuple(failures), files_written, show_paths, kept, text)
 
 
 def _check_out(out: Path) -> None:
@@ -350,8 +381,9 @@ def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
     return []
 
 
-def _files(annotations: Sequence[str], plot: bool) -> tuple[str, ...]:
+def _files(annotations: Sequence[str], plot: bool, explain: bool) -> tuple[str, ...]:
     files = ["predictions.csv", "decisions.csv", "decisions.json"]
     files += ["*_annotations.edf"] if "edf" in annotations else []
     files += ["*_events.tsv"] if "bids" in annotations else []
-    return (*files, *(["*.png"] if plot else []))
+    files += ["explanations.csv"] if explain else []
+    return (*files, *(["*.png"] if plot or explain else []))

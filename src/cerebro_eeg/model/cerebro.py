@@ -227,12 +227,15 @@ class Cerebro(hub.Shareable, nn.Module):
     ) -> NDArray[np.float32]:
         """Return features of windows (B, C, T), or of a recording (C, T), which is cut into windows.
 
+        ``x`` may be a ``Raw`` or ``Epochs`` object of MNE, which knows its channels, rate and unit. A Raw is filtered
+        as the weights expect, and Epochs are taken as they are, with a row for each: see :func:`cerebro_eeg.embed`.
+
         ``level`` is ``"window"`` (B, D), ``"channel"`` (B, C, D) or ``"token"`` (B, C, N, D). Channels keep their order
         without those that were dropped (``model.channels`` reports them). With phase each channel has two rows. Windows
         of a model whose head has a read-out of its own give the features of that read-out, unless ``layer`` is given.
 
-        Arrays are not filtered, and a warning tells where they plainly should have been.
-        ``cerebro_eeg.embed(raw, model)`` filters a recording as the weights expect.
+        Arrays are not filtered, and a warning tells where they plainly should have been. ``batch_size`` counts for
+        arrays.
         """
         if unit not in inputs.MICROVOLTS:
             raise InputError(f"unit is {unit!r}; choose one of {', '.join(inputs.MICROVOLTS)}")
@@ -242,6 +245,9 @@ class Cerebro(hub.Shareable, nn.Module):
             raise InputError(f"layer is {layer!r}; the encoder has layers 0 (embeddings) to {self.config.depth}")
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {batch_size!r}; expected a whole number of at least 1")
+        if inputs.is_mne(x):
+            given = {"ch_names": ch_names, "chs_info": chs_info, "sfreq": sfreq, "scale": scale}
+            return self._embed_mne(x, level, layer, [name for name, value in given.items() if value is not None])
         rate = inputs.read_rate(sfreq, self.sfreq)
         inputs.check_rate(rate, self.config.signal.sfreq, self.rate)
         windows = inputs.read_array(x) * inputs.MICROVOLTS[unit]
@@ -249,7 +255,8 @@ class Cerebro(hub.Shareable, nn.Module):
         if windows.dim() == 2:
             windows, rate = self._cut(self._select(windows[None], montage, None)[0], rate)
         else:
-            windows = self._select(windows, montage, self.n_times)
+            own = self.n_times or self.config.window
+            windows = self._select(inputs.without_last(windows, own), montage, self.n_times)
         self._doubt(windows, rate)
         scale_B = inputs.read_scale(scale, len(windows))
         modes = [(module, module.training) for module in self.modules()]
@@ -264,6 +271,20 @@ class Cerebro(hub.Shareable, nn.Module):
                 module.training = mode
         features = np.concatenate(found)
         tensor_list.check_results(features, self)
+        return features
+
+    def _embed_mne(self, x: Any, level: Level, layer: int | None, given: list[str]) -> NDArray[np.float32]:
+        """Return features of an object of MNE by the way of all recordings, with the rules of this model."""
+        if given:
+            raise InputError(
+                f"{given[0]} was given with a {type(x).__name__} object, which knows its channels, rate and unit; "
+                f"leave {given[0]} out"
+            )
+        import cerebro_eeg  # its front door: the filters lie in a layer beside this one
+
+        own = {name: self.policies[name] for name in ("unknown", "untrained", "too_many")}
+        found: Any = cerebro_eeg.embed(x, self, level=level, layer=layer, **own)
+        features: NDArray[np.float32] = found.features
         return features
 
     def _doubt(self, windows_BCT: Tensor, rate: float) -> None:

@@ -101,16 +101,35 @@ def _kind(kind: Any) -> str:
     return kind.lower() if isinstance(kind, str) else KINDS.get(int(kind), f"kind {int(kind)}")
 
 
+def is_mne(x: Any) -> bool:
+    """Return whether this is an object of MNE that holds a signal, without an import of MNE."""
+    return hasattr(x, "get_data") and hasattr(x, "info")
+
+
+def without_last(x: Tensor, samples: int) -> Tensor:
+    """Return windows without their last sample if they are one too long: MNE's epochs include ``tmax``."""
+    if x.dim() != 3 or x.shape[-1] != samples + 1:
+        return x
+    say(
+        logging.INFO,
+        f"the windows have {samples + 1} samples, one more than the model's, as epochs of MNE that include tmax; "
+        "the last sample is left out",
+    )
+    return x[..., :samples]
+
+
 def read_array(x: Any) -> Tensor:
     """Convert an array of any library to a float tensor on the CPU, or raise an error that names the problem."""
-    if hasattr(x, "get_data") and hasattr(x, "info"):
+    if is_mne(x):
         kind = type(x).__name__
         raise InputError(
-            f"a {kind} object was given; call cerebro_eeg.embed(x, model), which filters it as the weights expect, or "
-            "pass an array of data that you have filtered"
+            f"a {kind} object was given; give it to embed, which filters it as the weights expect, or pass an array of "
+            "data that you have filtered"
         )
     if isinstance(x, str | Path):
-        raise InputError("a file name was given; pass an array (windows, channels, samples)")
+        raise InputError(
+            "a file name was given; pass an array (windows, channels, samples), or call cerebro_eeg.embed(file, model)"
+        )
     if isinstance(x, np.ma.MaskedArray):
         raise InputError("a masked array was given; cut out or repair what is masked, and pass a plain array")
     try:
@@ -171,7 +190,8 @@ def _wrong_shape(x_BCT: Tensor, names: int, n_times: int | None) -> str | None:
             "(windows, channels, samples), one name a channel"
         )
     if n_times is not None and x_BCT.shape[2] != n_times:
-        return f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={n_times}"
+        tmax = "; leave out the last sample, as MNE includes tmax" if x_BCT.shape[2] == n_times + 1 else ""
+        return f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={n_times}{tmax}"
     return f"the array is empty: {tuple(x_BCT.shape)}" if x_BCT.numel() == 0 else None
 
 

@@ -54,17 +54,29 @@ def check_picture(path: Path) -> None:
 @contextlib.contextmanager
 def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
     """Yield an empty figure of this size in inches; it is saved at ``path`` when the block ends without an error."""
+    with sketching(width, height) as figure:
+        yield figure
+        save(figure, path)
+
+
+@contextlib.contextmanager
+def sketching(width: float, height: float) -> Iterator["Figure"]:
+    """Yield an empty figure of this size in inches, in our style, and save it nowhere."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    kind = path.suffix.casefold().removeprefix(".")
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter that the font lacks becomes a box
         figure = Figure((width, height), dpi=150, layout="constrained")
         yield figure
-        metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=kind, metadata=metadata)
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Save a figure; equal figures give equal bytes."""
+    kind = path.suffix.casefold().removeprefix(".")
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, metadata=metadata)
 
 
 def plain_tick(value: float, _: float) -> str:
@@ -223,7 +235,9 @@ def place(channel: str) -> tuple[float, float] | None:
     return (0.0, 0.0) if flat == 0 else (radius * x / flat, radius * y / flat)
 
 
-def draw_head(axes: "Axes", values: Mapping[str, float], title: str, low: float, high: float) -> Any:
+def draw_head(
+    axes: "Axes", values: Mapping[str, float], title: str, low: float, high: float, colours: str = "viridis"
+) -> Any:
     """Draw one map of values by channel; return what a colour bar needs, None if no channel has a position."""
     from matplotlib.patches import Circle
 
@@ -238,7 +252,7 @@ def draw_head(axes: "Axes", values: Mapping[str, float], title: str, low: float,
         return None
     at = np.array(list(found.values()))
     each = np.array([values[name] for name in found])
-    style: dict[str, Any] = {"cmap": "viridis", "vmin": low, "vmax": high}
+    style: dict[str, Any] = {"cmap": colours, "vmin": low, "vmax": high}
     surface = _surface(at, each)
     if surface is not None:
         sheet = axes.contourf(*surface, levels=np.linspace(low, high, 17), extend="both", **style)

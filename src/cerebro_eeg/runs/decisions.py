@@ -11,6 +11,7 @@ duration and trial_type of https://bids-specification.readthedocs.io (Events), a
 """
 
 import contextlib
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_eeg.errors import ConfigError, InputError, import_trouble
 from cerebro_eeg.files import replacing, write_text
 from cerebro_eeg.notebook import Shown, column_names
+from cerebro_eeg.runs.epochs import EpochKeys, metadata
 from cerebro_eeg.scores.classification import decide
 from cerebro_eeg.terminal import CsvWriter, cell
 
 if TYPE_CHECKING:
+    import mne
+
     from cerebro_eeg.model.cerebro import Cerebro
     from cerebro_eeg.runs.predict import Input
 
@@ -66,6 +71,8 @@ class Prediction(Shown):
     """Faults of the file or of some of its channels."""
     plan: str
     """How the recording was filtered."""
+    epochs: EpochKeys | None = None
+    """Which epochs of MNE these are, by ``stretch``; None for a recording."""
 
     @property
     def stop(self) -> NDArray[np.float64]:
@@ -75,7 +82,40 @@ class Prediction(Shown):
     @property
     def classes(self) -> NDArray[np.int64]:
         """The class of each window, by the rule that decides on recordings."""
-        return _choose(self.output.astype(np.float64), self.threshold)
+        return choose_class(self.output.astype(np.float64), self.threshold)
+
+    def annotations(self, *, merge: bool = False, orig_time: Any = None, first_time: float = 0.0) -> "mne.Annotations":
+        """Return the class of each window as ``mne.Annotations``; ``raw.set_annotations`` takes them as they are.
+
+        The description is the class. ``extras`` hold its probability, in MNE from 1.11 on. With ``merge``, neighbouring
+        windows of one class become one span with their mean probability. Onsets count from the first sample of the
+        recording, which is what MNE expects of annotations without ``orig_time``. To give ``raw.info["meas_date"]``
+        as ``orig_time``, give ``raw.first_time``, too.
+        """
+        return make_annotations(self, merge, orig_time, first_time)
+
+    def metadata(self, epochs: Any = None) -> Any:
+        """Return a row for each epoch, for ``epochs.metadata = found.metadata(epochs)`` in MNE.
+
+        The columns are ``probability_CLASS`` and ``decision``, or ``value_TARGET``. The rest is as in
+        :meth:`Embedding.metadata <cerebro_eeg.runs.embed.Embedding.metadata>`.
+        """
+        kind = "probability" if self.kind == "classification" else "value"
+        columns = dict(zip(column_names(self.names, kind), self.output.T, strict=True))
+        rows = metadata(columns, self.stretch, self.epochs, epochs)
+        return rows if self.kind == "regression" else self._with_decisions(rows, list(columns))
+
+    def _with_decisions(self, rows: Any, columns: list[str]) -> Any:
+        """Add the class of each row; None where there was no window."""
+        table = isinstance(rows, list)
+        values = [[row[name] for name in columns] for row in rows] if table else rows[columns]
+        mean = np.array(values, np.float64).reshape(-1, len(columns))
+        known = [bool(np.isfinite(row).all()) for row in mean]
+        chosen = choose_class(np.nan_to_num(mean), self.threshold)
+        words = [self.names[one] if there else None for one, there in zip(chosen.tolist(), known, strict=True)]
+        if not table:
+            return rows.assign(decision=words)
+        return [{**row, "decision": word} for row, word in zip(rows, words, strict=True)]
 
     @property
     def decision(self) -> "Decision":
@@ -84,7 +124,7 @@ class Prediction(Shown):
         spread = self.output.std(0, dtype=np.float64)
         answer = None
         if self.kind == "classification":
-            answer = self.names[int(_choose(mean[None], self.threshold)[0])]
+            answer = self.names[int(choose_class(mean[None], self.threshold)[0])]
         return Decision(
             answer,
             dict(zip(self.names, mean.tolist(), strict=True)),
@@ -203,6 +243,33 @@ def find_spans(prediction: Prediction) -> list[Span]:
     return found
 
 
+def make_annotations(prediction: Prediction, merge: bool, orig_time: Any, first_time: float) -> "mne.Annotations":
+    """Do :meth:`Prediction.annotations`."""
+    if prediction.kind != "classification":
+        raise InputError("this model predicts values and no classes, so it marks nothing; use output and start")
+    if prediction.epochs is not None:
+        raise InputError("epochs have no time in a recording; use metadata(), or predict the Raw")
+    try:
+        import mne
+    except ImportError as error:
+        raise ConfigError(f"annotations cannot be made: {import_trouble(error, 'mne')}") from None
+    if merge:
+        spans = find_spans(prediction)
+    else:
+        own = zip(prediction.start.tolist(), prediction.classes.tolist(), prediction.output, strict=True)
+        spans = [Span(start, prediction.seconds, prediction.names[k], float(row[k])) for start, k, row in own]
+    more: dict[str, Any] = {}
+    if "extras" in inspect.signature(mne.Annotations).parameters:
+        more["extras"] = [{"probability": span.probability} for span in spans]
+    return mne.Annotations(
+        [first_time + span.onset for span in spans],
+        [span.duration for span in spans],
+        [span.name for span in spans],
+        orig_time=orig_time,
+        **more,
+    )
+
+
 def limit_of(kind: str, names: tuple[str, ...], threshold: float | None) -> float | None:
     """Return the probability that decides between two classes; None for any other task."""
     if kind != "classification" or len(names) != 2:
@@ -210,7 +277,8 @@ def limit_of(kind: str, names: tuple[str, ...], threshold: float | None) -> floa
     return HALF if threshold is None else threshold
 
 
-def _choose(probability: NDArray[np.float64], threshold: float | None) -> NDArray[np.int64]:
+def choose_class(probability: NDArray[np.float64], threshold: float | None) -> NDArray[np.int64]:
+    """Return the class of each row: of two classes by the threshold, of more the most probable one."""
     if probability.shape[1] == 2:
         return decide(probability, HALF if threshold is None else threshold)
     return probability.argmax(1)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import ModelConfig
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.fast import packed
 from cerebro_eeg.model.cerebro import Cerebro, Level
 from cerebro_eeg.model.readouts import width_of
 from cerebro_eeg.notebook import Shown
+from cerebro_eeg.runs.epochs import EpochKeys, metadata
 from cerebro_eeg.runs.features import feature_columns
 from cerebro_eeg.runs.predict import (
     OnProgress,
@@ -27,7 +28,7 @@ from cerebro_eeg.runs.predict import (
     warn_random,
 )
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.signals import Signal
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
@@ -45,6 +46,23 @@ class Embedding(Shown):
     """Length of a window."""
     channels: tuple[str, ...]
     """Names in the order of the features; a model that reads phase has extra rows, such as "Cz phase"."""
+    epoch: NDArray[np.int64] | None = None
+    """The place of each window's epoch among the Epochs that were given; None for a recording."""
+    epochs: EpochKeys | None = None
+    """Which epochs these are; None for a recording."""
+
+    def metadata(self, epochs: Any = None) -> Any:
+        """Return a row of features for each epoch, for ``epochs.metadata = found.metadata(epochs)`` in MNE.
+
+        It is a DataFrame or, without pandas, a list of dicts, with columns ``feature_000`` and so on. Windows of one
+        epoch give their mean. With ``epochs`` the rows are those of that object, whose own metadata stay: rows of
+        epochs that were dropped since are left out. Without it there is a row for each epoch that was given.
+        """
+        if self.features.ndim != 2:
+            raise InputError("metadata have one row an epoch; embed with level='window'")
+        digits = max(3, len(str(self.features.shape[1] - 1)))
+        columns = {f"feature_{number:0{digits}d}": values for number, values in enumerate(self.features.T)}
+        return metadata(columns, np.zeros(0, np.int64) if self.epoch is None else self.epoch, self.epochs, epochs)
 
     def _headline(self) -> str:
         shape = " x ".join(map(str, self.features.shape[1:]))
@@ -83,6 +101,9 @@ def embed(
     ``level`` is "window", "channel" or "token"; ``layer`` is the number of blocks to run, None for all of them. The
     recording is filtered, referenced and resampled as the checkpoint says. It is cut into windows of the model's length
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
+
+    Epochs are taken as they are: they are not filtered, and a line says if their pass-band is not the weights'. Each
+    gives one row where the model takes windows of their length.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     tokens = reads_tokens(level, layer)
@@ -90,11 +111,14 @@ def embed(
     reader = replace(reader, warns=True)
     check_level(reader.config, level, layer)
     warn_random(reader.model, tokens)
-    signal = open_signal(source, reader.config, reader.electrodes, handling, scaled=reader.model.needs_scale)
+    reader, signal = reader.open(source, whole=seconds is None and stride is None)
+    found = []
     with packed(reader.model):
-        parts = [(windows.start_B, features) for windows, features in embed_windows(reader, signal, level, layer)]
-    start, features = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Embedding(features, start, reader.seconds, row_names(reader.config, signal.names))
+        for windows, features in embed_windows(reader, signal, level, layer):
+            found.append((windows.start_B, windows.stretch_B, features))
+    start, stretch, features = (np.concatenate(column) for column in zip(*found, strict=True))
+    names, epoch = row_names(reader.config, signal.names), None if signal.epochs is None else stretch
+    return Embedding(features, start, reader.seconds, names, epoch, signal.epochs)
 
 
 def embed_windows(

@@ -48,7 +48,7 @@ _HOW = "--trained-on STORE, the one of the run, adds them without a new scoring"
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptRivals:
     """The comparison that the folder of an external store keeps."""
 
     rows: list[dict[str, Any]]
@@ -91,7 +91,7 @@ def external_rivals(
         )
     if not found:
         return None, notes
-    _write(place, _Kept(found, notes, learned_store is not None))
+    _write(place, _KeptRivals(found, notes, learned_store is not None))
     return found, notes
 
 
@@ -218,11 +218,11 @@ def _add(
         answers.setdefault(name, []).append(rival)
 
 
-def _read(place: Path) -> _Kept | None:
+def _read(place: Path) -> _KeptRivals | None:
     try:
         found = parse_json((place / FILE).read_text(encoding="utf-8"))
         if found["format"] == FORMAT and isinstance(found["rivals"], list):
-            return _Kept(found["rivals"], [str(note) for note in found["notes"]], bool(found["fitted"]))
+            return _KeptRivals(found["rivals"], [str(note) for note in found["notes"]], bool(found["fitted"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError):
@@ -230,6 +230,6 @@ def _read(place: Path) -> _Kept | None:
     raise ConfigError(f"{FILE} of {place} is damaged; delete it and run the same command again")
 
 
-def _write(place: Path, kept: _Kept) -> None:
+def _write(place: Path, kept: _KeptRivals) -> None:
     found = {"format": FORMAT, "rivals": kept.rows, "notes": kept.notes, "fitted": kept.fitted}
     write_text(place / FILE, json.dumps(found, indent=2, allow_nan=False) + "\n")

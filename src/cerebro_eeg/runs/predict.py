@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,9 +41,10 @@ from cerebro_eeg.fast import packed
 from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
-from cerebro_eeg.model.preparation import line_left
+from cerebro_eeg.model.preparation import doubts, line_left
 from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, bias_of, centre, softmax
+from cerebro_eeg.runs.epochs import fit_length, is_epochs
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
 from cerebro_eeg.runs.signals import Signal, open_signal
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -197,6 +198,33 @@ class Reader:
         """Length of a window."""
         return self.samples / self.config.signal.sfreq
 
+    @property
+    def policies(self) -> dict[str, Any]:
+        """The rules for channel names that a model was made with and that ``Handling`` does not have."""
+        own = self.model.policies
+        return {name: own[name] for name in ("pick", "duplicates", "max_channels", "bipolar_ears")}
+
+    def open(self, source: "Source", *, whole: bool = False) -> tuple["Reader", Signal]:
+        """Open a recording or Epochs of MNE. With ``whole``, Epochs of another length are one window each.
+
+        The reader that is returned has their length.
+        """
+        reader, length = self, None
+        if is_epochs(source):
+            length = fit_length(source, self.model, self.samples, whole=whole)
+            if length.samples != self.samples:
+                reader = replace(self, samples=length.samples, stride=length.samples)
+        signal = open_signal(
+            source,
+            self.config,
+            self.electrodes,
+            self.handling,
+            scaled=self.model.needs_scale,
+            policies=self.policies,
+            length=length,
+        )
+        return reader, signal
+
     def text(self) -> str:
         """Describe in one line how recordings are filtered and cut."""
         signal = self.config.signal
@@ -322,7 +350,7 @@ def _positive(name: str, seconds: float) -> float:
 class RecordingWindows:
     """Some consecutive windows of one recording."""
 
-    signal_BTC: NDArray[np.float16]
+    signal_BTC: NDArray[np.float16] | NDArray[np.float32]
     start_B: NDArray[np.float64]
     """Seconds from the start of the recording."""
     stretch_B: NDArray[np.int64]
@@ -340,10 +368,10 @@ def cut_windows(
     """
     rate = signal.plan.new_rate
     columns = list(signal.columns)
-    held = np.empty((0, len(columns)), np.float16)
+    held: NDArray[np.float16] | NDArray[np.float32] = np.empty((0, len(columns)), np.float16)
     place = wanted = 0  # samples of the stretch before `held`, and before the next window
     stretch, onset = -1, 0.0
-    found: list[tuple[NDArray[np.float16], float, int, bool]] = []
+    found: list[tuple[NDArray[Any], float, int, bool]] = []
     for piece in signal.pieces():
         if watch is not None:
             watch(signal, piece)
@@ -363,7 +391,7 @@ def cut_windows(
         yield _stack(found)
 
 
-def _stack(found: list[tuple[NDArray[np.float16], float, int, bool]]) -> RecordingWindows:
+def _stack(found: list[tuple[NDArray[Any], float, int, bool]]) -> RecordingWindows:
     rows, start, stretch, short = zip(*found, strict=True)
     return RecordingWindows(np.stack(rows), np.array(start), np.array(stretch, np.int64), np.array(short, np.bool_))
 
@@ -393,21 +421,28 @@ def compute(
     needed = cost(reader.config, len(signal.ids), reader.samples).forward_bytes
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
     for windows in cut_windows(signal, reader.samples, reader.stride, size, watch):
-        if reader.warns and not some:
+        if reader.warns and not some and signal.epochs is None:
             _warn_line(windows, signal)
+        elif reader.warns and not some:
+            _doubt_epochs(windows, signal, reader.config)
         some = True
         with evaluating(model), torch.no_grad():
-            output = read(model, _batch(windows, signal, model.encoder.positions.device))
+            output = read(model, make_batch(windows, signal, model.encoder.positions.device))
         results = np.asarray(output.float().cpu().numpy(), np.float32)
         check_results(results, model)
         yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
     if not some:
-        raise RecordingError(
-            "too_short",
-            f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
-            f"this model is {reader.seconds:g} s; give a longer recording",
-        )
+        raise nothing_fits(reader, signal)
+
+
+def nothing_fits(reader: Reader, signal: Signal) -> RecordingError:
+    """Return the error for a recording without a whole window."""
+    return RecordingError(
+        "too_short",
+        f"has no window: its longest stretch without a gap is {longest_stretch(signal):.3g} s, and a window of "
+        f"this model is {reader.seconds:g} s; give a longer recording",
+    )
 
 
 def _warn_line(windows: RecordingWindows, signal: Signal) -> None:
@@ -419,7 +454,20 @@ def _warn_line(windows: RecordingWindows, signal: Signal) -> None:
         inputs.warn(f"the filtered recording still has a strong line at {line:g} Hz ({notch}); pass mains={line:g}")
 
 
-def _batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
+def _doubt_epochs(windows: RecordingWindows, signal: Signal, config: ModelConfig) -> None:
+    """Warn of epochs that plainly were not filtered as the weights expect, where their info does not tell of it."""
+    x_BCT = torch.from_numpy(windows.signal_BTC).transpose(1, 2)
+    words = doubts(x_BCT, signal.plan.new_rate, config.signal)
+    if signal.band_told:  # then only the notch is unknown
+        words = [word for word in words if "line at" in word]
+    if words:
+        inputs.warn(
+            f"the epochs have {' and '.join(words)}, and they are taken as they are; filter the Raw before you cut it, "
+            "or give the Raw, which is filtered as the weights expect"
+        )
+
+
+def make_batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
     """Lay the windows out as ``loader.lay_out`` does: samples stay float16, and the model's patches promote them."""
     x_BTC = torch.from_numpy(windows.signal_BTC).to(device)
     count, size, width = x_BTC.shape
@@ -448,7 +496,8 @@ def predict(
     """Return the answers of a fine-tuned model for a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
     ``model`` is a Cerebro with a head, a checkpoint, or the folder of a training. The recording is filtered, referenced
-    and resampled as the checkpoint says. The other arguments are those of ``Handling``.
+    and resampled as the checkpoint says. Epochs are not filtered (docs/mne.md). The other arguments are those of
+    ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit)
     reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
@@ -463,7 +512,7 @@ def predict_recording(
 ) -> Prediction:
     """Do ``predict`` with a reader that was made before."""
     head = check_head(reader.model)
-    signal = open_signal(source, reader.config, reader.electrodes, reader.handling, scaled=reader.model.needs_scale)
+    _, signal = reader.open(source)
     found = [
         (windows.start_B, windows.stretch_B, windows.short_B, output)
         for windows, output in compute(reader, signal, _outputs, progress, watch)
@@ -484,7 +533,8 @@ def predict_recording(
         end=signal.end,
         channels=signal.names,
         faults=signal.faults,
-        plan=signal.plan.text(),
+        plan=signal.text(),
+        epochs=signal.epochs,
     )
 
 

@@ -1,5 +1,6 @@
 """Signal: a recording as a model wants it, block by block, without a store.
 
+Epochs of MNE are taken as they are: only rate, reference and channels are made the model's. Of all else
 ``data/preprocess.py`` does what ``prepare`` would do, by the checkpoint's own ``SignalConfig``: the file is prepared as
 the windows were that trained the weights. Electrodes that no window trained are dealt with last, because they belong to
 an average reference, too.
@@ -8,23 +9,26 @@ an average reference, too.
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan
+from cerebro_eeg.data.filtering.references import rereference
 from cerebro_eeg.data.preprocess import Preprocessed, preprocess
 from cerebro_eeg.data.reading.formats import open_recording, reader_code
-from cerebro_eeg.data.reading.recording import ChannelPolicy
+from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples, Segment
 from cerebro_eeg.data.storing.writer import ScaleSample
 from cerebro_eeg.errors import CerebroError, ChannelError, RecordingError
-from cerebro_eeg.model.inputs import say
+from cerebro_eeg.model.inputs import resample, say
+from cerebro_eeg.runs.epochs import EpochKeys, EpochLength, band_words, is_epochs, keys_of, pass_band
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.windows import Electrodes
 
@@ -47,6 +51,10 @@ class Signal:
     """(channels, 2): their electrodes, as ``Batch`` has them."""
     scale: float | None
     """Microvolts: the scale of the whole recording, where the model asks for it."""
+    epochs: EpochKeys | None = None
+    """The epochs that these are, taken as they are; None for a recording."""
+    band_told: bool = False
+    """Whether a line said that the pass-band is not the one that the weights expect."""
 
     @property
     def plan(self) -> FilterPlan:
@@ -66,36 +74,63 @@ class Signal:
 
     def pieces(self) -> Iterator[FilteredPiece]:
         """Compute all filtered samples, all channels, in bounded memory."""
-        return _pieces(self.prepared)
+        return _guarded(self.prepared.pieces() if self.epochs is None else _as_they_are(self.prepared))
+
+    def text(self) -> str:
+        """Return in one line what was done to the signal."""
+        if self.epochs is None:
+            return self.plan.text()
+        plan = self.plan
+        rate = f"{plan.rate:g} Hz kept" if plan.up == plan.down else f"{plan.rate:g} to {plan.new_rate:g} Hz"
+        return f"epochs as they are ({plan.low:g} to {plan.high:g} Hz by their info), {rate}"
 
 
 def open_signal(
-    source: "Source", config: ModelConfig, electrodes: Electrodes, handling: Handling, *, scaled: bool = False
+    source: "Source",
+    config: ModelConfig,
+    electrodes: Electrodes,
+    handling: Handling,
+    *,
+    scaled: bool = False,
+    policies: Mapping[str, Any] | None = None,
+    length: EpochLength | None = None,
 ) -> Signal:
     """Open a file or an object of MNE as a model of this config wants it; an InputError says why it cannot be.
 
     ``electrodes`` gives the ids of channels by their names; 0, 0 leaves a channel out. ``scaled`` says that the
-    head reads the scale of the recording, which takes one more pass over the file.
+    head reads the scale of the recording, which takes one more pass over the file. ``policies`` are further fields of
+    ``ChannelPolicy``. ``length`` says how much of each of MNE's Epochs is used.
     """
-    policy = ChannelPolicy(
-        unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels
-    )  # without `trained`: see above
+    chosen = {"max_channels": config.max_channels, **(policies or {})}
+    policy = ChannelPolicy(unknown=handling.unknown, too_many=handling.too_many, **chosen)  # no `trained`: see above
+    given = is_epochs(source)
     with reader_errors():
         opened = open_recording(source, policy, unit=handling.unit)
         if not opened.samples:
             raise RecordingError("empty", "the recording has no samples; expected some")
-        prepared = preprocess(opened, config.signal, quality=handling.quality, mains=handling.mains)
+        if given:
+            prepared, keys = _prepare_epochs(source, opened, config, handling, length)
+        else:
+            prepared = preprocess(opened, config.signal, quality=handling.quality, mains=handling.mains)
+            keys = None
         names = tuple(channel.name for channel in prepared.channels)
         ids = electrodes(names)
         kept = tuple(np.flatnonzero(ids[:, 0]).tolist())
         if not kept:
             raise ChannelError(f"no window trained any of the {len(names)} channels; use --untrained nearest or as_is")
         needs = scaled or config.normalization == "recording" or config.amplitude
-        scale = _scale(prepared) if needs else None
+        scale = _scale(prepared, given) if needs else None
     for fault in opened.faults:
         if fault.code == "bads":
             say(logging.WARNING, fault.note)
-    return Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
+    info = getattr(source, "info", None)
+    words = None if info is None else band_words(info, config.signal, epochs=given)
+    if words is not None:
+        say(logging.WARNING, words)
+    if length is not None and length.told is not None:
+        say(logging.INFO, length.told)
+    signal = Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
+    return replace(signal, epochs=keys, band_told=words is not None)
 
 
 @contextlib.contextmanager
@@ -112,8 +147,7 @@ def reader_errors() -> Iterator[None]:
         raise RecordingError(reader_code(error), said) from error
 
 
-def _pieces(prepared: Preprocessed) -> Iterator[FilteredPiece]:
-    pieces = prepared.pieces()
+def _guarded(pieces: Iterator[FilteredPiece]) -> Iterator[FilteredPiece]:
     while True:
         with reader_errors():  # around each step, not around a yield: an error of the caller is no fault of the file
             piece = next(pieces, None)
@@ -122,9 +156,62 @@ def _pieces(prepared: Preprocessed) -> Iterator[FilteredPiece]:
         yield piece
 
 
-def _scale(prepared: Preprocessed) -> float:
+def _scale(prepared: Preprocessed, epochs: bool) -> float:
     """Return the recording's scale as its store would have it; this is one more pass over the file."""
     sample = ScaleSample()
-    for piece in prepared.pieces():
+    for piece in _as_they_are(prepared) if epochs else prepared.pieces():
         sample.add(piece.rows)
     return sample.scale()
+
+
+# Epochs of MNE
+
+_TOGETHER = 1 << 22  # values of epochs that are read at a time
+
+
+def _prepare_epochs(
+    source: Any, opened: Recording, config: ModelConfig, handling: Handling, length: EpochLength | None
+) -> tuple[Preprocessed, EpochKeys]:
+    """Return epochs without any filter, cut to the samples that are used, and which epochs they are."""
+    dropped = source if source._bad_dropped else source.copy().drop_bad(verbose="warning")
+    kept = len(source.times) if length is None else length.kept
+    segments = tuple(
+        Segment(one.start, one.start + kept, number * kept / opened.sfreq) for number, one in enumerate(opened.segments)
+    )
+    _check_finite(opened)
+    unfiltered = replace(config.signal, highpass=0.0, notch_width=0.0)
+    prepared = preprocess(replace(opened, segments=segments), unfiltered, quality=handling.quality, mains=0.0)
+    low, high = pass_band(source.info) or (0.0, opened.sfreq / 2)
+    return replace(prepared, plan=replace(prepared.plan, low=low, high=high)), keys_of(dropped)
+
+
+def _check_finite(opened: Recording) -> None:
+    """Refuse epochs with NaN or infinity, because a row of the result belongs to every epoch."""
+    for number, samples in enumerate(_epochs(opened)):
+        if not np.isfinite(samples).all():
+            column = int(np.flatnonzero(~np.isfinite(samples).all(0))[0])
+            label = opened.match.rows[opened.match.index[column]].label
+            raise RecordingError(
+                "not_finite", f"epoch {number} holds NaN or infinity in channel {label!r}; drop it, or repair it"
+            )
+
+
+def _epochs(recording: Recording) -> Iterator[Samples]:
+    """Yield the samples (time, channel) of every epoch, which are read some at a time."""
+    segments = recording.segments
+    size = len(recording.match.channels) * (segments[0].stop - segments[0].start)
+    together = max(1, _TOGETHER // size)
+    for place in range(0, len(segments), together):
+        some = segments[place : place + together]
+        block = recording.read(some[0].start, some[-1].stop)
+        yield from (block[one.start - some[0].start : one.stop - some[0].start] for one in some)
+
+
+def _as_they_are(prepared: Preprocessed) -> Iterator[FilteredPiece]:
+    """Yield the epochs at the model's rate and reference, in single precision and without a filter."""
+    recording, plan = prepared.recording, prepared.plan
+    for segment, samples in zip(recording.segments, _epochs(recording), strict=True):
+        if plan.up != plan.down:
+            samples = resample(torch.from_numpy(samples.T.copy()), plan.rate, plan.new_rate).numpy().T
+        rows, _ = rereference(samples, recording.match.channels, prepared.reference)
+        yield FilteredPiece(True, segment.onset, False, rows)

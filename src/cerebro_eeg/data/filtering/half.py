@@ -26,8 +26,8 @@ class FilteredPiece:
     """Seconds from the start of the recording to its first sample."""
     short: bool
     """Its stretch is shorter than the filter."""
-    rows: NDArray[np.float16]
-    """(time, channel) microvolts, all channels."""
+    rows: NDArray[np.float16] | NDArray[np.float32]
+    """(time, channel) microvolts, all channels; in half precision as in a store, but for epochs as they are."""
 
 
 class HalfSplitter:

@@ -57,11 +57,11 @@ class ScaleSample:
     def __init__(self) -> None:
         self._seen = 0
         self._limit = 1 << 32
-        self._rows: list[NDArray[np.float16]] = []
+        self._rows: list[NDArray[np.floating]] = []
         self._marks: list[NDArray[np.uint32]] = []
         self._kept = 0
 
-    def add(self, block: NDArray[np.float16]) -> None:
+    def add(self, block: NDArray[np.floating]) -> None:
         """Add the next rows (time, channel)."""
         marks = np.arange(self._seen, self._seen + len(block), dtype=np.uint64).astype(np.uint32) * _GOLDEN
         self._seen += len(block)
