@@ -114,6 +114,7 @@ def embed(
         load_model,
         make_reader,
         random_words,
+        unmet_names,
         with_common_mains,
         write_map,
     )
@@ -123,7 +124,7 @@ def embed(
     check_target(out)
     choose_threads(threads)
     chosen = choose_device(device)
-    given = find_inputs(files, key)
+    given = find_inputs(files, key, None, handling.arrays())
     loaded = load_model(model).to(chosen)
     handling, mains = with_common_mains(handling, given, loaded.config)
     tokens = reads_tokens(level, layer)
@@ -135,6 +136,8 @@ def embed(
     progress.say(reader.text())
     if mains is not None:
         progress.say(mains)
+    if (unmet := unmet_names(given, handling, loaded.config)) is not None:
+        progress.say(unmet)
     with FeatureFile(out, shape, channels=level != "window") as file:
 
         def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
@@ -162,5 +165,5 @@ def embed(
         reader.text(),
         tuple(failures),
         show_paths,
-        tuple(filter(None, [random_words(loaded, tokens)])),
+        tuple(filter(None, [random_words(loaded, tokens), unmet])),
     )

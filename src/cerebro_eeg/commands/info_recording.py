@@ -5,7 +5,7 @@ Samples are read once from start to end, in blocks; a recording of 24 hours need
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import mne
 
     from cerebro_eeg.data.filtering.plan import FilterPlan
+    from cerebro_eeg.data.reading.arrays import ArrayFacts
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
 LONGEST = 120.0  # seconds in a picture; more would be a smear
@@ -222,6 +223,9 @@ def info_recording(
     *,
     unknown: str = "error",
     unit: str | None = None,
+    rename: Path | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
     show_events: bool = False,
     plot: Path | None = None,
     start: float | None = None,
@@ -236,6 +240,9 @@ def info_recording(
     from cerebro_eeg.data.filtering.filters import finite_runs
     from cerebro_eeg.data.preprocess import check_recording, plan_recording
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
+    from cerebro_eeg.data.reading.arrays import ArrayFacts, check_needed
+    from cerebro_eeg.data.reading.name_map import read_channel_list, read_names, unmet, unmet_words
+    from cerebro_eeg.data.reading.recording import Fault, Recording
 
     if plot is not None:
         from cerebro_eeg.report.figures import check_picture
@@ -243,7 +250,12 @@ def info_recording(
         check_picture(plot)
         if not 0 < seconds <= LONGEST:
             raise ConfigError(f"--seconds is {seconds:g}; a picture shows more than 0 and up to {LONGEST:g} seconds")
-    recording, refused = _open(source, unknown, unit)
+    names = None if rename is None else read_names(rename)
+    arrays = ArrayFacts(sfreq, () if channels_from is None else read_channel_list(channels_from))
+    if not isinstance(source, Recording):
+        check_needed(arrays, [Path(source)] if isinstance(source, str | Path) else [])
+    recording, refused = _open(source, unknown, unit, names, arrays)
+    absent = unmet(names or {}, [row.label for row in recording.match.rows])
     if not recording.samples:
         raise InputError("the recording has no samples; give one that has some")
     checked = check_recording(recording)
@@ -263,7 +275,9 @@ def info_recording(
         if prepared is None:
             raise InputError(f"no picture can be made: {refused}")
         plot_signal(prepared, stretches, verdicts, plot, start=start, seconds=seconds)
-    names = Counter(event.name for event in recording.events)
+    if absent:
+        faults.append(Fault("names", unmet_words(absent, [row.label for row in recording.match.rows])))
+    found = Counter(event.name for event in recording.events)
     columns = {index: column for column, index in enumerate(recording.match.index)}
     name, tested = _format(source)
     return RecordingSummary(
@@ -288,8 +302,8 @@ def info_recording(
             for row in recording.match.rows
         ),
         events=len(recording.events),
-        event_names=len(names),
-        events_by_name=dict(names.most_common()) if show_events else None,
+        event_names=len(found),
+        events_by_name=dict(found.most_common()) if show_events else None,
         faults=tuple((fault.code, fault.note) for fault in faults),
         plan=None
         if prepared is None
@@ -299,7 +313,9 @@ def info_recording(
     )
 
 
-def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str | None]":
+def _open(
+    source: Any, unknown: str, unit: str | None, names: "Mapping[str, str] | None", arrays: "ArrayFacts"
+) -> "tuple[Recording, str | None]":
     """Open the recording; if its labels would be refused, return why, and the recording without those labels."""
     from cerebro_eeg.data.reading.formats import open_recording
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
@@ -309,11 +325,11 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
     def opened(policy: "ChannelPolicy") -> "Recording":
         try:
-            return open_recording(source, policy, unit=unit)
+            return open_recording(source, policy, unit=unit, arrays=arrays)
         except RecordingError as error:
             raise RecordingError(error.code, f"prepare would skip this recording as {error.code!r}: {error}") from error
 
-    policy = ChannelPolicy(unknown=unknown)
+    policy = ChannelPolicy(unknown=unknown, names=names)
     try:
         return opened(policy), None
     except ChannelError as error:
@@ -325,18 +341,23 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
 def _format(source: Any) -> tuple[str, str]:
     """Return the format by the suffix of the file, and how our reader of that format was tested."""
+    from cerebro_eeg.data.reading.arrays import TABLES, is_plain
     from cerebro_eeg.data.reading.formats import FORMATS
 
     if not isinstance(source, str | Path):
         return f"an object, {type(source).__name__}", "as given"
     name = Path(source).name.casefold()
     found = [format for format in FORMATS if name.endswith(format.suffixes)]
+    if len(found) > 1 and name.endswith(TABLES):
+        plain = is_plain(Path(source))
+        found = [format for format in found if (format.name == "table of numbers") == plain]
     tested = {"real": "tested on real files", "written": "tested on files written for it", "untested": "untested"}
     return " or ".join(f.name for f in found), ", ".join(dict.fromkeys(tested[f.tested] for f in found))
 
 
 def _unit(source: Any, recording: "Recording", unit: str | None) -> str:
     """Say how the unit was decided. A header's unit is free text, so only known units are shown."""
+    from cerebro_eeg.data.reading.arrays import is_plain
     from cerebro_eeg.data.reading.edf_header import read_header, text
     from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, opened
 
@@ -349,8 +370,10 @@ def _unit(source: Any, recording: "Recording", unit: str | None) -> str:
             said = [f"{name} ({n})" if name in UNITS else f"none that we know ({n})" for name, n in own.items()]
             asked = f", where taken as {unit}" if any(name not in UNITS for name in own) else ""
             return f"from each channel's header: {', '.join(said)}{asked}"
-    if _format(source)[0].startswith(("Muse", "OpenBCI")):
+    if _format(source)[0].startswith(("Muse", "OpenBCI")) and not is_plain(Path(source)):
         return "microvolts, as the maker documents" if unit is None else f"{unit}, as asked for"
+    if is_plain(Path(source)):
+        return f"{unit}, as asked for, unless a file beside it says another" if unit else "as a file beside it says"
     return "as the file says, through its reader"
 
 

@@ -116,7 +116,7 @@ def predict(
         check_picture(out / "picture.png")
     choose_threads(threads)
     chosen = choose_device(device)
-    given = runs_predict.find_inputs(files, key, out)
+    given = runs_predict.find_inputs(files, key, out, handling.arrays())
     loaded = runs_predict.load_model(model).to(chosen)
     head = runs_predict.check_head(loaded)
     if annotations and head.task == "regression":
@@ -129,6 +129,8 @@ def predict(
     progress.say(reader.text())
     if mains is not None:
         progress.say(mains)
+    if (unmet := runs_predict.unmet_names(given, handling, loaded.config)) is not None:
+        progress.say(unmet)
     rows: dict[str, dict[str, Any]] = {}
 
     def work(one: "Input", tell: "Callable[[float, float], None]") -> None:
@@ -169,7 +171,7 @@ def predict(
         "window_seconds": reader.seconds,
         "stride_seconds": reader.stride / reader.config.signal.sfreq,
         "preparation": reader.text(),
-        "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
+        "notes": [*filter(None, [runs_predict.random_words(loaded), unmet]), *_notes(head, ordered, bool(annotations))],
     }
     decisions.write_decisions(out, ordered, about, show_paths)
     begin_sums(out, written)

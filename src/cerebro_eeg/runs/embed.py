@@ -59,6 +59,9 @@ def embed(
     quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
+    rename: Path | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
 ) -> Embedding:
     """Return the features of a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
@@ -66,7 +69,7 @@ def embed(
     recording is filtered, referenced and resampled as the checkpoint says. It is cut into windows of the model's length
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
     """
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit, rename, sfreq, channels_from)
     tokens = reads_tokens(level, layer)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling, tokens=tokens)
     reader = replace(reader, warns=True)

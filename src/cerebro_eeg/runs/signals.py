@@ -77,11 +77,10 @@ def open_signal(
     ``electrodes`` gives the ids of channels by their names; 0, 0 leaves a channel out. ``scaled`` says that the
     head reads the scale of the recording, which takes one more pass over the file.
     """
-    policy = ChannelPolicy(
-        unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels
-    )  # without `trained`: see above
+    policy = policy_of(handling, config)
+    arrays = handling.arrays()
     with reader_errors():
-        opened = open_recording(source, policy, unit=handling.unit)
+        opened = open_recording(source, policy, unit=handling.unit, arrays=arrays)
         if not opened.samples:
             raise RecordingError("empty", "the recording has no samples; expected some")
         prepared = preprocess(opened, config.signal, quality=handling.quality, mains=handling.mains)
@@ -96,6 +95,13 @@ def open_signal(
         if fault.code == "bads":
             say(logging.WARNING, fault.note)
     return Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
+
+
+def policy_of(handling: Handling, config: ModelConfig) -> ChannelPolicy:
+    """Return the policy for the channels of new recordings; electrodes that no window trained come later."""
+    return ChannelPolicy(
+        unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels, names=handling.names()
+    )
 
 
 @contextlib.contextmanager
