@@ -251,11 +251,13 @@ def survey_folder(
     from cerebro_eeg.data.storing.prepare import survey
 
     check_table(table)
-    progress, began = Progress(), time.monotonic()
+    progress = Progress()
+    began: list[float] = []  # when the first was done: before it processes start, which happens once
 
     def tell(done: int, total: int) -> None:
+        began[:] = began or [time.monotonic()]
         if progress.due() and done < total:
-            left = time_left(done, total, time.monotonic() - began)
+            left = time_left(done - 1, total - 1, time.monotonic() - began[0])
             progress.show(f"looked at {done:,}/{total:,} recordings, {left} left")
 
     try:

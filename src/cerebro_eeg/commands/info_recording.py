@@ -68,6 +68,8 @@ class RecordingSummary:
 
     format: str
     tested: str
+    array: str | None
+    """Shape of an array, and which of its axes was taken for time; None for other files."""
     unit: str
     """How the unit of the samples was decided."""
     sfreq: float
@@ -114,6 +116,7 @@ def recording_text(found: "RecordingSummary") -> str:
         f"{found.format} ({found.tested})",
         "",
         f"signal      {kept} channels at {found.sfreq:g} Hz, {_duration_words(found.seconds)}, {_segment_words(found)}",
+        *([] if found.array is None else [f"array       {found.array}"]),
         f"unit        {found.unit}",
         f"channels    {found.summary}",
         f"quality     {_quality_line(found)}",
@@ -240,7 +243,7 @@ def info_recording(
     from cerebro_eeg.data.filtering.filters import finite_runs
     from cerebro_eeg.data.preprocess import check_recording, plan_recording
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
-    from cerebro_eeg.data.reading.arrays import ArrayFacts, check_needed
+    from cerebro_eeg.data.reading.arrays import ArrayFacts, MatrixSamples, check_needed
     from cerebro_eeg.data.reading.name_map import read_channel_list, read_names, unmet, unmet_words
     from cerebro_eeg.data.reading.recording import Fault, Recording
 
@@ -283,6 +286,7 @@ def info_recording(
     return RecordingSummary(
         format=name,
         tested=tested,
+        array=recording.read.layout if isinstance(recording.read, MatrixSamples) else None,
         unit=_unit(source, recording, unit),
         sfreq=recording.sfreq,
         seconds=recording.seconds,

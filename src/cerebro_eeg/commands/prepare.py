@@ -338,6 +338,7 @@ class PrepareProgress:
         self._recipe, self._workers, self._names = recipe, workers, names
         self._line = Progress()
         self._start = time.monotonic()
+        self._first: tuple[float, int] | None = None
         self.done = 0
 
     def comparing(self, count: int, size: int) -> None:
@@ -377,12 +378,18 @@ class PrepareProgress:
     def progress(self, done: int, total: int, bytes_done: int, bytes_total: int) -> None:
         """Print how far it is."""
         self.done = done
+        now = time.monotonic()
+        # The pace counts from the first recording on: before it processes start, which is no part of the work.
+        since, before = self._first = self._first or (now, bytes_done)
         if not self._line.due() and done < total:
             return
-        seconds = max(time.monotonic() - self._start, 1e-9)
+        left = "?" if done < total else in_time(0)
+        if bytes_done > before and done < total:
+            left = time_left(bytes_done - before, bytes_total - before, now - since)
+        speed = bytes_done / max(now - self._start, 1e-9)
         self._line.show(
-            f"{done:,}/{total:,} recordings, {in_bytes(bytes_done)} of {in_bytes(bytes_total)}, "
-            f"{in_bytes(bytes_done / seconds)}/s, {time_left(bytes_done, bytes_total, seconds)} left"
+            f"{done:,}/{total:,} recordings, {in_bytes(bytes_done)} of {in_bytes(bytes_total)}, {in_bytes(speed)}/s, "
+            f"{left} left"
         )
 
     def end(self) -> None:
@@ -426,8 +433,8 @@ def _estimate(items: "Sequence[Item]", recipe: "Recipe", workers: int | None) ->
     total = seconds * recipe.signal.sfreq * sum(item.size for item in items) / probed
     processes = f"{workers} processes" if workers and workers > 1 else "1 process"
     return (
-        f"about {in_bytes(2 * total)} of disk and {in_time(total / SPEED / max(1, workers or 1))} with {processes} "
-        f"(from {opened} of the recordings, by size; 2 bytes a value at "
+        f"about {in_bytes(2 * total)} of disk and {in_time(total / SPEED / max(1, workers or 1))} with {processes} on "
+        f"idle cores (from {opened} of the recordings, by size; 2 bytes a value at "
         f"{recipe.signal.sfreq:g} Hz, {SPEED / 1e6:g} million values a second and core)"
     )
 

@@ -121,7 +121,7 @@ def may_be_recording(path: Path) -> bool:
     if not is_array(path):
         return is_matrix(path, named=True)
     try:
-        return any(len(shape) == 2 and max(shape) >= _LONG for shape in _shapes(path))
+        return any(len(shape) == 2 and max(shape) >= _LONG for shape in _shapes(path, numbers=True))
     except (RecordingError, OSError):
         return False
 
@@ -129,18 +129,18 @@ def may_be_recording(path: Path) -> bool:
 def is_none(path: Path) -> bool:
     """Return whether an array is plainly no recording, such as a list of labels; a damaged file is none such."""
     try:
-        return not any(len(shape) > 1 and max(shape) >= _LONG for shape in _shapes(path))
+        return not any(len(shape) > 1 and max(shape) >= _LONG for shape in _shapes(path, numbers=False))
     except (RecordingError, OSError):
         return False
 
 
-def _shapes(path: Path) -> list[tuple[int, ...]]:
+def _shapes(path: Path, *, numbers: bool) -> list[tuple[int, ...]]:
     """Return the shapes of the arrays of a file, from their heads; a list of numbers counts as such."""
     if path.suffix.casefold() == ".mat":
         return [shape if min(shape) > 1 else (max(shape),) for shape in mat_numbers(path).values()]
     with opened(path) as (read, stamp):
-        shape, *_ = _npy_head(read(0, min(stamp.size, _HEADER)))
-    return [shape]
+        shape, _, dtype, _ = _npy_head(read(0, min(stamp.size, _HEADER)))
+    return [shape] if dtype.kind in "iuf" or not numbers else []
 
 
 def is_matrix(path: Path, *, named: bool = False) -> bool:
@@ -175,14 +175,15 @@ def open_array(path: Path, policy: ChannelPolicy, unit: str | None = None, facts
         if not stamp.size:
             raise RecordingError("empty", "the file has no bytes")
         shape, fortran, dtype, offset = _npy_head(read(0, min(stamp.size, _HEADER)))
-    said = _settle(path, unit, facts, _Said(None, None, ()))
     _check_type(dtype)
+    _check_axes(shape)
+    said = _settle(path, unit, facts, _Said(None, None, ()))
     if offset + math.prod(shape) * dtype.itemsize > stamp.size:
         raise RecordingError("damaged", "the array is cut: its head tells of more numbers than follow; copy it anew")
     matrix, time = _orient(shape, said.names)
     match = policy.match(list(said.names))
     blocks = _NpyBlocks(path, stamp, matrix, time, fortran, dtype, offset, match.index)
-    return _recording(said, match, blocks, (Segment(0, matrix[time], 0.0),))
+    return _recording(said, match, blocks, (Segment(0, matrix[time], 0.0),), _layout(matrix, time))
 
 
 def open_matrix(path: Path, policy: ChannelPolicy, unit: str | None = None, facts: ArrayFacts = NO_FACTS) -> Recording:
@@ -204,7 +205,8 @@ def open_matrix(path: Path, policy: ChannelPolicy, unit: str | None = None, fact
     if clock >= 0:
         segments, found = timeline(_in_seconds(table.exact[:, 0], said.sfreq), said.sfreq, len(table.samples))
         faults = (*faults, *found)
-    return _recording(said, match, ArraySamples(table.samples), segments, faults)
+    layout = _layout((len(table.samples), len(columns)), 0)
+    return _recording(said, match, ArraySamples(table.samples), segments, layout, faults)
 
 
 def _open_bare(path: Path, policy: ChannelPolicy, said: _Said) -> Recording:
@@ -213,10 +215,11 @@ def _open_bare(path: Path, policy: ChannelPolicy, said: _Said) -> Recording:
         table = read([], range(len(head.columns)))
     first = np.array([[_number(text, head) for text in head.columns]])
     values = np.concatenate([first, table.exact])
-    _, time = _orient(values.shape, said.names)
+    shape, time = _orient(values.shape, said.names)
     match = policy.match(list(said.names))
-    samples = _narrow(values.T if time else values)[:, list(match.index)]
-    return _recording(said, match, ArraySamples(samples), (Segment(0, len(samples), 0.0),), table.faults)
+    samples = _narrow(values.reshape(shape).T if time else values)[:, list(match.index)]
+    segments = (Segment(0, len(samples), 0.0),)
+    return _recording(said, match, ArraySamples(samples), segments, _layout(shape, time), table.faults)
 
 
 def _in_seconds(stamps: NDArray[np.float64], sfreq: float) -> NDArray[np.float64]:
@@ -254,7 +257,7 @@ def _settle(path: Path, unit: str | None, facts: ArrayFacts, own: _Said) -> _Sai
     if lacking:
         what = _and([words[0] for words in lacking.values()])
         ways = [words[1] for words in lacking.values() if offered(words[2])]
-        say = f"say {_and(ways)}, whatever is true, or" if ways else "say it"
+        say = f"say {_and(ways)} (with the values that are true), or" if ways else "say it"
         error = RecordingError(
             next(iter(lacking)),
             f"an array of numbers does not tell {what}; {say} in a JSON file beside it (sfreq, unit, channels)",
@@ -302,14 +305,9 @@ def _beside(path: Path) -> dict[str, Any]:
 
 def _orient(shape: tuple[int, ...], names: Sequence[str]) -> tuple[tuple[int, int], int]:
     """Return the shape as that of a matrix, and which of its axes is time."""
-    if len(shape) == 1 and len(names) == 1:
-        shape = (1, *shape)
-    if len(shape) != 2:
-        raise RecordingError(
-            "array",
-            f"the array has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}; expected two, channels and times "
-            "(of epochs make one file each, or FIF epochs)",
-        )
+    _check_axes(shape)
+    if len(shape) == 1:
+        shape = (1, *shape) if len(names) == 1 else (shape[0], 1)
     first, second = shape
     if not first or not second:
         raise RecordingError("empty", f"the array is empty: {first} x {second} values")
@@ -325,21 +323,42 @@ def _orient(shape: tuple[int, ...], names: Sequence[str]) -> tuple[tuple[int, in
     return (first, second), 1 if first == count else 0
 
 
+def _check_axes(shape: tuple[int, ...]) -> None:
+    if not 1 <= len(shape) <= 2:
+        raise RecordingError(
+            "array",
+            f"the array has {len(shape)} axes; expected two, channels and times (of epochs make one file each, or FIF "
+            "epochs)",
+        )
+
+
+def _layout(shape: tuple[int, int], time: int) -> str:
+    return f"{shape[0]} x {shape[1]}, {'channels x times' if time else 'times x channels'}"
+
+
 def _recording(
-    said: _Said, match: ChannelMatch, read: "_Columns", segments: tuple[Segment, ...], faults: Sequence[Fault] = ()
+    said: _Said,
+    match: ChannelMatch,
+    read: "_Columns",
+    segments: tuple[Segment, ...],
+    layout: str,
+    faults: Sequence[Fault] = (),
 ) -> Recording:
     assert said.sfreq is not None
     assert said.unit is not None
-    scaled = _Scaled(read, float(UNITS[said.unit]))
+    scaled = MatrixSamples(read, float(UNITS[said.unit]), layout)
     recording = Recording(said.sfreq, match, segments, scaled, faults=tuple(faults))
     return replace(recording, faults=(*recording.faults, *amplitude_faults(recording)))
 
 
-class _Scaled:
-    """The ``read`` function of a Recording: the matched columns of a matrix, in microvolts."""
+class MatrixSamples:
+    """The ``read`` function of a Recording: the matched columns of a matrix, in microvolts.
 
-    def __init__(self, read: "_Columns", scale: float) -> None:
-        self._read, self._scale = read, np.float32(scale)
+    ``layout`` says the shape of the matrix, and which of its axes was taken for time.
+    """
+
+    def __init__(self, read: "_Columns", scale: float, layout: str) -> None:
+        self._read, self._scale, self.layout = read, np.float32(scale), layout
 
     def __call__(self, start: int, stop: int) -> Samples:
         """Return samples ``start`` to ``stop`` (exclusive)."""
@@ -360,7 +379,7 @@ def _npy_head(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             shape, fortran, dtype = reader(file)
-    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except Exception:  # a damaged head also breaks Python's tokenizer, in many ways
         raise RecordingError("format", "no .npy file of numbers; save the array anew with numpy.save") from None
     if min(shape, default=1) < 0 or math.prod(shape) > 1 << 60:
         raise RecordingError("damaged", "the head of the array tells of a shape that cannot be; save it anew")
@@ -445,8 +464,9 @@ def _open_mat(path: Path, policy: ChannelPolicy, unit: str | None, facts: ArrayF
     _check_type(matrix.dtype)
     shape, time = _orient(matrix.shape, said.names)
     match = policy.match(list(said.names))
-    samples = _narrow(matrix.reshape(shape).T if time else matrix)[:, list(match.index)]
-    return _recording(said, match, ArraySamples(samples), (Segment(0, len(samples), 0.0),))
+    samples = _narrow(matrix.T if time else matrix)[:, list(match.index)]
+    segments = (Segment(0, len(samples), 0.0),)
+    return _recording(said, match, ArraySamples(samples), segments, _layout(shape, time))
 
 
 def _load(path: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itertools import product
 
 from cerebro_eeg.channels.names import parse
 from cerebro_eeg.data.preprocess import Preprocessed
+from cerebro_eeg.data.reading.arrays import MatrixSamples
 from cerebro_eeg.data.reading.formats import short_name
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.job import Job, plan_one
@@ -118,7 +119,8 @@ def _ours(error: Exception) -> bool:
 def _usable(found: Looked, job: Job, prepared: Preprocessed) -> Looked:
     opened = prepared.recording
     longest = max(stretch.stop - stretch.start for stretch in opened.segments) / opened.sfreq
-    notes = sorted({fault.code for fault in opened.faults})
+    notes = [opened.read.layout] if isinstance(opened.read, MatrixSamples) else []
+    notes += sorted({fault.code for fault in opened.faults})
     lost = [row.label for row in opened.match.rows if row.outcome == "dropped"]
     notes += [f"{len(lost)} labels dropped"] if lost else []
     notes += [f"no window of {_SHORT:g} s"] if longest < _SHORT else []
