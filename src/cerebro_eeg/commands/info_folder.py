@@ -115,6 +115,9 @@ class FolderSurvey:
         table.writerow(columns)
         for number, one in enumerate(self.looked, 1):
             row = self._row(number, one)
+            for name in ("options", "other_options"):  # a cell that begins with a dash would be a formula
+                given = row[name] if isinstance(row[name], list) else [row[name]]
+                row[name] = "; ".join(f"use {options}" for options in filter(None, given))
             table.writerow(_cell(row[column]) for column in columns)
         return text.getvalue()
 

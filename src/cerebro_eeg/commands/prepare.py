@@ -306,9 +306,13 @@ def usage_hint(args: Sequence[str]) -> str | None:
     """Return what to say if the source was given without a word for what it is."""
     if not args or not Path(args[0]).is_dir() or (len(args) > 1 and not args[1].startswith("-")):
         return None
+    folder = Path(args[0])
+    if (folder / "store.json").is_file():
+        return "a store was given, which prepare has made; cerebro-eeg info describes it"
+    bids = (folder / "dataset_description.json").is_file()
     return (
-        "a folder was given, and not what it is; for any folder of EEG files say: cerebro-eeg prepare folder "
-        f"{shlex.join(args)}"
+        f"a folder was given, and not what it is; for {'a BIDS folder' if bids else 'any folder of EEG files'} say: "
+        f"cerebro-eeg prepare {'bids' if bids else 'folder'} {shlex.join(args)}"
     )
 
 

@@ -25,7 +25,7 @@ from cerebro_eeg.runs.predict import (
     warn_random,
 )
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.signals import Signal, check_facts, open_signal
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
@@ -70,6 +70,7 @@ def embed(
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit, rename, sfreq, channels_from)
+    check_facts(source, handling)
     tokens = reads_tokens(level, layer)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling, tokens=tokens)
     reader = replace(reader, warns=True)

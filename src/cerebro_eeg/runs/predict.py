@@ -47,7 +47,7 @@ from cerebro_eeg.model.preparation import line_left
 from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, bias_of, centre, softmax
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Signal, open_signal, policy_of
+from cerebro_eeg.runs.signals import Signal, check_facts, open_signal, policy_of
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.loop import evaluating
@@ -462,6 +462,7 @@ def predict(
     and resampled as the checkpoint says. The other arguments are those of ``Handling``.
     """
     handling = Handling(unknown, untrained, too_many, quality, mains, unit, rename, sfreq, channels_from)
+    check_facts(source, handling)
     reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
     check_head(reader.model)
     warn_random(reader.model)

@@ -20,6 +20,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.preprocess import Preprocessed, preprocess
+from cerebro_eeg.data.reading.arrays import check_needed
 from cerebro_eeg.data.reading.formats import open_recording, reader_code
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing.writer import ScaleSample
@@ -95,6 +96,11 @@ def open_signal(
         if fault.code == "bads":
             say(logging.WARNING, fault.note)
     return Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
+
+
+def check_facts(source: "Source", handling: Handling) -> None:
+    """Refuse a rate or names for a recording that has its own, since they would have no effect."""
+    check_needed(handling.arrays(), [Path(source)] if isinstance(source, str | Path) else [])
 
 
 def policy_of(handling: Handling, config: ModelConfig) -> ChannelPolicy:

@@ -61,7 +61,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("choices", "unit"), zip(CHOICES, (None, "uV", None, "uV", "uV", "uV"), strict=True))
+@pytest.mark.parametrize(("choices", "unit"), list(zip(CHOICES, (None, "uV", None, "uV", "uV", "uV"), strict=True)))
 def test_the_verdict_on_each_file_is_what_prepare_does(tree, home, choices, unit):
     top, _ = tree
     found = survey(folder(top, unit=unit), choices)
@@ -140,7 +140,7 @@ def test_the_command_says_it_without_a_name(tree, home, capsys):
         assert name not in out + err + Path("files.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(Path("files.csv").read_text())))
     assert [row["reason"] for row in rows] == list(expected.values())
-    assert [row["options"] for row in rows if row["reason"] == "unit"] == ["--unit uV"]
+    assert [row["options"] for row in rows if row["reason"] == "unit"] == ["use --unit uV"]
     assert [row["recording"] for row in rows] == [row["recording"] for row in found["recordings"]]
     code, out, _ = command(capsys, "prepare", "folder", top, "--dry-run", "--workers", "0", "--show-paths")
     assert code == 6

@@ -79,7 +79,7 @@ def find_sources(folder: Path, leave_out: Path | None = None, arrays: ArrayFacts
         if waiting:
             what = "the 1 array of numbers there does" if waiting == 1 else f"the {waiting} arrays of numbers there do"
             raise InputError(
-                f"the folder has no EEG file, and {what} not tell the rate; say it with sfreq=256, as it is"
+                f"the folder has no EEG file, and {what} not tell the rate; say the real one, such as sfreq=256"
             )
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))

@@ -38,6 +38,7 @@ from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
+from cerebro_eeg.terminal import one_line
 
 _UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial", "none": "subject"}
 
@@ -108,6 +109,9 @@ def folder(
         )
     if task is not None and found:
         notes.append(say_classes(task, found))
+    if table.taken:
+        words = [f"{one_line(name)} for {ours}" for name, ours in table.taken.items()]
+        notes.append(f"columns of the table are taken by their meaning: {', '.join(words)}")
     if table.unused:
         notes.append(f"{table.unused} columns of the table are not used")
     others = passed_over(folder, sources, labels)
