@@ -28,7 +28,7 @@ def test_renamed_channels_give_what_plain_names_give(home):
     for ask, what in ((cerebro_eeg.embed, "features"), (cerebro_eeg.predict, "output")):
         with pytest.raises(ChannelError, match="'X1', 'X2', 'X3'"):
             ask(odd, home / "model")
-        found = ask(odd, home / "model", rename=home / "map.csv")
+        found = ask(odd, home / "model", rename="map.csv")
         np.testing.assert_array_equal(getattr(found, what), getattr(ask(plain, home / "model"), what))
 
 

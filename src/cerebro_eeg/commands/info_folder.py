@@ -28,6 +28,7 @@ UNREAD = (
 )
 READ = "all samples were read; damage that comes later shows only in prepare"
 _SHOWN = 12  # labels that a line lists
+_ROWS = 50  # recordings that the printed table has
 _COLUMNS = (
     *("number", "recording", "format", "labels", "channels", "sfreq", "seconds", "longest_stretch", "reason", "why"),
     *("options", "tried", "channels_then", "other_options", "notes", "labels_not_understood"),
@@ -165,7 +166,10 @@ class FolderSurvey:
 
     def _table(self) -> list[str]:
         rows = [("#", "path" if self.show_paths else "recording", "format", "channels", "Hz", "length", "verdict")]
-        for number, one in enumerate(self.looked, 1):
+        numbered = list(enumerate(self.looked, 1))
+        if len(numbered) > _ROWS:  # those to look at
+            numbered = [(number, one) for number, one in numbered if one.notes or not one.usable][:_ROWS]
+        for number, one in numbered:
             verdict = "usable" if one.usable else f"skipped: {one.code}"
             if one.notes and one.usable:
                 verdict += f" ({', '.join(one.notes)})"
@@ -188,6 +192,9 @@ class FolderSurvey:
         for row in rows:
             left = [row[0].rjust(widths[0]), row[1].ljust(widths[1]), row[2].ljust(widths[2])]
             lines.append("  ".join([*left, *(row[c].rjust(widths[c]) for c in (3, 4, 5)), row[6]]).rstrip())
+        if len(numbered) < len(self.looked):
+            more = len(self.looked) - len(numbered)
+            lines.append(f"... and {counted(more, 'recording')} more (--table files.csv and --json have all)")
         return lines
 
     def _groups(self) -> list[str]:

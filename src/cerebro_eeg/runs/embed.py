@@ -59,9 +59,9 @@ def embed(
     quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
-    rename: Path | None = None,
+    rename: Path | str | None = None,
     sfreq: float | None = None,
-    channels_from: Path | None = None,
+    channels_from: Path | str | None = None,
 ) -> Embedding:
     """Return the features of a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
@@ -69,7 +69,8 @@ def embed(
     recording is filtered, referenced and resampled as the checkpoint says. It is cut into windows of the model's length
     or of ``seconds``, one every ``stride`` seconds. The other arguments are those of ``Handling``.
     """
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit, rename, sfreq, channels_from)
+    tables = [None if table is None else Path(table) for table in (rename, channels_from)]
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit, tables[0], sfreq, tables[1])
     check_facts(source, handling)
     tokens = reads_tokens(level, layer)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling, tokens=tokens)

@@ -452,16 +452,17 @@ def predict(
     quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
-    rename: Path | None = None,
+    rename: Path | str | None = None,
     sfreq: float | None = None,
-    channels_from: Path | None = None,
+    channels_from: Path | str | None = None,
 ) -> Prediction:
     """Return the answers of a fine-tuned model for a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
     ``model`` is a Cerebro with a head, a checkpoint, or the folder of a training. The recording is filtered, referenced
     and resampled as the checkpoint says. The other arguments are those of ``Handling``.
     """
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit, rename, sfreq, channels_from)
+    tables = [None if table is None else Path(table) for table in (rename, channels_from)]
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit, tables[0], sfreq, tables[1])
     check_facts(source, handling)
     reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
     check_head(reader.model)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 
 from cerebro_eeg import cli
-from cerebro_eeg.commands.info_folder import survey_folder
+from cerebro_eeg.commands.info_folder import FolderSurvey, survey_folder
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.job import PrepareChoices
 from cerebro_eeg.data.storing.prepare import prepare, survey
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.data.storing.survey import Looked
 from folder_files import edf, write
 from messy_files import NAMES, array, messy, waves
 
@@ -201,6 +203,18 @@ def test_a_part_and_a_bids_folder(home, capsys):
         out = command(capsys, "prepare", "bids", "bids", "--dry-run", "--part", part, "--workers", "0", "--json")[1]
         parts += [row["recording"] for row in json.loads(out)["recordings"]]
     assert sorted(parts) == sorted(row["recording"] for row in found["recordings"])
+
+
+def test_a_long_table_shows_what_is_to_be_looked_at(home):
+    looked = [Looked(f"{n:024x}", f"{n}.edf", "EDF", channels=3, sfreq=128.0, seconds=9.0) for n in range(80)]
+    looked[40] = replace(looked[40], notes=("truncated",))
+    looked[70] = replace(looked[70], code="unit", why="its unit is blank", channels=None)
+    found = FolderSurvey("folder", tuple(looked), (), (), None, False, True, 256.0)
+    lines = found.text().splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["#", "41", "71"]
+    assert lines[3] == "... and 78 recordings more (--table files.csv and --json have all)"
+    assert len(list(csv.reader(io.StringIO(found.csv())))) == 81
+    assert "79 of 80 recordings usable as they are; 1 that no option helps (unit 1)" in lines
 
 
 # Processes

@@ -55,6 +55,7 @@ class Looked:
     detail: str = ""
     """The sentence with the labels of the file."""
     labels: int | None = None
+    """Signals in the file, whatever they are."""
     channels: int | None = None
     """Channels that would be stored; None where that is not known."""
     sfreq: float | None = None
@@ -88,7 +89,7 @@ def look(job: Job, id: str, item: Item, name: str) -> Looked:
             found = replace(found, code=skip.code, why=skip.why, detail=str(error) if _ours(error) else skip.why)
             if isinstance(error, ChannelError):
                 lost = _lost(job.recipe.policy, error.labels)
-                found = replace(found, labels=len(error.labels) or None, lost=lost, all_labels=error.labels)
+                found = replace(found, labels=_signals(error.labels), lost=lost, all_labels=error.labels)
             return replace(_with_head(found, job, item), remedies=tuple(_remedies(job, item, error)))
 
 
@@ -126,27 +127,36 @@ def _usable(found: Looked, job: Job, prepared: Preprocessed) -> Looked:
     notes += [f"no window of {_SHORT:g} s"] if longest < _SHORT else []
     return replace(
         found,
-        labels=len(opened.match.rows),
+        labels=_signals(_labels(opened)),
         channels=len(prepared.channels),
         sfreq=opened.sfreq,
         seconds=opened.seconds,
         longest=longest,
         notes=tuple(notes),
         lost=tuple(lost),
-        all_labels=tuple(row.label for row in opened.match.rows),
+        all_labels=_labels(opened),
         values=sum(prepared.plan.count(s.stop - s.start) for s in opened.segments) * len(prepared.channels),
     )
+
+
+def _labels(opened: Recording) -> tuple[str, ...]:
+    return tuple(row.label for row in opened.match.rows)
+
+
+def _signals(labels: Sequence[str]) -> int | None:
+    """Count the labels of signals; the annotations of EDF+ stand among them and are none."""
+    return sum(label.casefold() not in ("edf annotations", "bdf annotations") for label in labels) or None
 
 
 def _with_head(found: Looked, job: Job, item: Item) -> Looked:
     """Add what the head of a refused file tells nevertheless, opened with the most lenient choices."""
     try:
-        opened = _open(job, item, {"unknown": "drop", "too_many": "nearest", "unit": "uV"})
+        opened = _open(job, item, {"unknown": "nearest_or_drop", "too_many": "nearest", "unit": "uV"})
     except ChannelError as error:
-        return found if found.labels else replace(found, labels=len(error.labels) or None)
+        return found if found.labels else replace(found, labels=_signals(error.labels))
     except Exception:
         return found
-    return replace(found, labels=len(opened.match.rows), sfreq=opened.sfreq, seconds=opened.seconds)
+    return replace(found, labels=_signals(_labels(opened)), sfreq=opened.sfreq, seconds=opened.seconds)
 
 
 def _lost(policy: ChannelPolicy, labels: tuple[str, ...]) -> tuple[str, ...]:
