@@ -81,3 +81,27 @@ def test_wrong_facts_are_refused_before_the_work(home):
     for ask in (cerebro_eeg.embed, cerebro_eeg.predict):
         with pytest.raises(ConfigError, match="sfreq was given, and there is no array of numbers"):
             ask(file, home / "model", sfreq=256.0)
+
+
+@pytest.mark.parametrize("way", ["error", "nearest", "drop"])
+def test_what_info_says_of_a_folder_and_a_model_is_what_embed_does(home, way, capsys):
+    """The model knows Fp1, Cz, O2, C3 and the ears. Too far from a free one is F7; near to one each are Fpz and Oz."""
+    files = {"a": NAMES, "b": ("Fp1", "F7"), "c": ("Fpz", "Oz"), "d": ("Blob", "Cz"), "e": ("ECG",)}
+    for name, labels in files.items():
+        edf(home / "in" / f"{name}.edf", labels, seed=ord(name))
+    edf(home / "in" / "f.edf", NAMES, seconds=1)
+    edf(home / "in" / "g.edf", NAMES, seconds=2)
+    cli.main(["info", "in", "--model", "model", "--json"])
+    rows = json.loads(capsys.readouterr().out)["recordings"]
+    cli.main(["embed", "model", "in", "--out", "f.npz", "--device", "cpu", "--untrained", way, "--json"])
+    failed = {row["recording"]: row["code"] for row in json.loads(capsys.readouterr().out)["not_used"]}
+    foreseen = {
+        row["recording"]: row["reason"]
+        for row in rows
+        if row["reason"] is not None and f"--untrained {way}" not in (row["options"], *row["other_options"])
+    }
+    assert failed == foreseen
+    assert [row["reason"] for row in rows[5:]] == ["too_short", None]
+    options = [row["options"] for row in rows]
+    assert options == [None, "--untrained drop", "--untrained nearest", "--unknown drop", None, None, None]
+    assert [row["channels_then"] for row in rows[1:3]] == [1, 2]

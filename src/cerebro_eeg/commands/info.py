@@ -10,7 +10,7 @@ from cerebro_eeg.commands.info_store import StoreSummary, info_store
 from cerebro_eeg.config import PRESETS
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
 from cerebro_eeg.model.shipped import SHIPPED, is_shipped, shipped_names
-from cerebro_eeg.progress import counted
+from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.schema import did_you_mean
 
 Kind = Literal["preset", "checkpoint", "store", "recording", "folder of recordings"]
@@ -29,6 +29,7 @@ _MEANT: dict[str, tuple[Kind, ...]] = {
     "channels_from": _EEG,
     "show_events": ("recording",),
     "table": ("folder of recordings",),
+    "model": ("folder of recordings",),
     "show_paths": ("folder of recordings",),
     "key": ("folder of recordings",),
 }
@@ -49,6 +50,7 @@ def info(
     channels_from: Path | None = None,
     show_events: bool = False,
     table: Path | None = None,
+    model: str | None = None,
     show_paths: bool = False,
     key: Path | None = None,
 ) -> ModelInfo | StoreSummary | RecordingSummary | FolderSurvey:
@@ -84,6 +86,8 @@ def info(
         channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
         show_events: Of an EEG file: print the names of its events; they are free text and may say who was recorded.
         table: Of a folder: a CSV file to write, with a row for each recording.
+        model: Of a folder: a checkpoint, the folder of a run, or small-open, to see what predict and embed would make
+            of the recordings with it instead; electrodes that it never saw count then, too.
         show_paths: Of a folder: name recordings by their paths; they may say who was recorded.
         key: Of a folder: the file with the key that ids are made with; otherwise the one in your config folder.
     """
@@ -100,6 +104,7 @@ def info(
         "channels_from": channels_from,
         "show_events": show_events or None,
         "table": table,
+        "model": model,
         "show_paths": show_paths or None,
         "key": key,
     }
@@ -125,7 +130,7 @@ def info(
             seconds=10.0 if seconds is None else seconds,
         )
     if kind == "folder of recordings":
-        return _info_folder(Path(target), unknown, unit, rename, sfreq, channels_from, table, show_paths, key)
+        return _info_folder(Path(target), unknown, unit, rename, sfreq, channels_from, table, model, show_paths, key)
     return info_model(target, 19 if channels is None else channels, 5.0 if seconds is None else seconds)
 
 
@@ -137,6 +142,7 @@ def _info_folder(
     sfreq: float | None,
     channels_from: Path | None,
     table: Path | None,
+    model: str | None,
     show_paths: bool,
     key: Path | None,
 ) -> FolderSurvey:
@@ -159,7 +165,13 @@ def _info_folder(
             f"its recordings cannot be listed: {error}"
         ) from None
     choices = PrepareChoices(unknown=unknown, names=names)
-    return survey_folder(recipe, choices, workers=cores(), key=key, show_paths=show_paths, table=table)
+    loaded = None
+    if model is not None:
+        from cerebro_eeg.runs.predict import load_model
+
+        with unheard():
+            loaded = load_model(model)
+    return survey_folder(recipe, choices, workers=cores(), key=key, show_paths=show_paths, table=table, model=loaded)
 
 
 def _find(target: str) -> Kind:

@@ -3,16 +3,18 @@
 The verdicts come from ``survey`` of ``data/storing/prepare.py``, which takes the steps of ``prepare`` itself.
 """
 
+import contextlib
 import io
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.data.storing.remedies import remedy_of
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ChannelError, ConfigError
 from cerebro_eeg.files import write_text
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
 from cerebro_eeg.terminal import CsvWriter, one_line
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from cerebro_eeg.data.storing.job import PrepareChoices
     from cerebro_eeg.data.storing.recipe import Recipe
     from cerebro_eeg.data.storing.survey import Looked
+    from cerebro_eeg.model.cerebro import Cerebro
+    from cerebro_eeg.runs.predict import Reader
+    from cerebro_eeg.runs.settings import Untrained
 
 UNREAD = (
     "heads were read, not samples: damage in the middle of a file, flat or clipped channels, and a recording without "
@@ -52,6 +57,8 @@ class FolderSurvey:
     """Hz of the store."""
     table: str | None = None
     """The CSV file that was written."""
+    model: bool = False
+    """Whether the verdicts are those of predict and embed with a model."""
 
     @property
     def skipped(self) -> "list[Looked]":
@@ -80,6 +87,7 @@ class FolderSurvey:
             "arrays_without_rate": len(self.waiting),
             **({"arrays_without_rate_paths": list(self.waiting)} if self.show_paths else {}),
             "names_not_met": self.unmet,
+            "for_model": self.model,
             "samples_read": self.samples_read,
             "not_checked": READ if self.samples_read else UNREAD,
             "recordings": [self._row(number, one) for number, one in enumerate(self.looked, 1)],
@@ -153,7 +161,9 @@ class FolderSurvey:
                 parts.append(f"{count:,} that no option helps ({words})")
         lines = ["; ".join(parts)]
         tried = sum(bool(one.remedies) and one.remedies[0].tried for one in self.skipped)
-        if len([options for options in self._by_options() if options]) > 1 and tried:
+        if self.model and tried:
+            lines.append("look again with these options: electrodes that the model never saw may show only then")
+        elif len([options for options in self._by_options() if options]) > 1 and tried:
             lines.append(f"with {self._together()}: {len(usable) + tried:,} of {len(self.looked):,}")
         hours = sum(one.seconds or 0.0 for one in usable)
         size = f"{in_time(hours)} of EEG, about {in_bytes(self.bytes)} in a store" if usable else "nothing to store"
@@ -256,11 +266,17 @@ def survey_folder(
     key: Path | None = None,
     show_paths: bool = False,
     table: Path | None = None,
+    model: "Cerebro | None" = None,
 ) -> FolderSurvey:
-    """Look at all recordings of a recipe, with a line of progress, and write the table as CSV where it is asked for."""
+    """Look at all recordings of a recipe, with a line of progress, and write the table as CSV where it is asked for.
+
+    With a ``model`` the verdicts are those of predict and embed with it.
+    """
     from cerebro_eeg.data.storing.prepare import survey
 
     check_table(table)
+    if model is not None:
+        recipe = for_model(recipe, model)
     progress = Progress()
     began: list[float] = []  # when the first was done: before it processes start, which happens once
 
@@ -285,9 +301,68 @@ def survey_folder(
         recipe.signal.sfreq,
         None if table is None else str(table),
     )
+    found = found if model is None else with_electrodes(found, model)
     if table is not None:
         write_text(table, found.csv())
     return found
+
+
+def for_model(recipe: "Recipe", model: "Cerebro") -> "Recipe":
+    """Return the recipe with the signal and the number of channels that a model expects, as predict and embed take."""
+    policy = replace(recipe.policy, max_channels=model.config.max_channels)
+    return replace(recipe, signal=model.config.signal, policy=policy)
+
+
+def with_electrodes(found: FolderSurvey, model: "Cerebro") -> FolderSurvey:
+    """Return the survey with the recordings refused whose electrodes no window of a model's training had."""
+    from cerebro_eeg.runs.predict import make_reader
+    from cerebro_eeg.runs.settings import Handling
+
+    ways: tuple[Untrained, ...] = ("error", "nearest", "drop")
+    readers: dict[str, Reader] = {}
+    for way in ways:
+        with contextlib.suppress(ChannelError):  # of a model without training only as_is is left
+            readers[way] = make_reader(model, handling=Handling(untrained=way))
+    window = make_reader(model, handling=Handling(untrained="as_is"))
+    looked = tuple(_too_short(_with_electrodes(one, readers), window) for one in found.looked)
+    return replace(found, looked=looked, model=True)
+
+
+def _with_electrodes(one: "Looked", readers: "Mapping[str, Reader]") -> "Looked":
+    from cerebro_eeg.data.storing.survey import Remedy
+
+    if not one.usable:
+        return one
+    kept: dict[str, int] = {}
+    detail = "the checkpoint records no training, so the row of every electrode is random"
+    for way, reader in readers.items():
+        try:
+            kept[way] = int((reader.electrodes(one.names)[:, 0] != 0).sum())
+        except ChannelError as error:
+            detail = str(error) if way == "error" else detail
+    if kept.get("error"):
+        return one
+    remedies = [Remedy({"untrained": way}, True, count) for way, count in kept.items() if count]
+    remedies = remedies or [Remedy({"untrained": "as_is"}, tried=False)]
+    why = detail.partition(": ")[0]
+    return replace(one, code="channels", why=why, detail=detail, channels=None, remedies=tuple(remedies), values=0)
+
+
+def _too_short(one: "Looked", reader: "Reader") -> "Looked":
+    """Refuse a recording without a window, by the gaps that its head tells of."""
+    from cerebro_eeg.data.storing.survey import Remedy
+
+    if not one.usable or one.longest is None:
+        return one
+    if math.ceil(one.longest * reader.config.signal.sfreq - 1e-6) >= reader.samples:
+        return replace(one, notes=tuple(note for note in one.notes if not note.startswith("no window")))
+    why = (
+        f"has no window: its longest stretch without a gap is {one.longest:.3g} s, and a window of this model is "
+        f"{reader.seconds:g} s; give a longer recording"
+    )
+    # A head reads windows of one length.
+    shorter = () if reader.model.head is not None else (Remedy({"seconds": f"{one.longest:.4g}"}, tried=False),)
+    return replace(one, code="too_short", why=why, detail=why, remedies=shorter, values=0)
 
 
 def _unmet(choices: "PrepareChoices", looked: "Sequence[Looked]") -> str | None:

@@ -67,6 +67,8 @@ class Looked:
     lost: tuple[str, ...] = ()
     """Labels that are not understood."""
     all_labels: tuple[str, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+    """The channels that would be stored."""
     remedies: tuple[Remedy, ...] = ()
     values: int = 0
     """Numbers that would be stored."""
@@ -135,6 +137,7 @@ def _usable(found: Looked, job: Job, prepared: Preprocessed) -> Looked:
         notes=tuple(notes),
         lost=tuple(lost),
         all_labels=_labels(opened),
+        names=tuple(channel.name for channel in prepared.channels),
         values=sum(prepared.plan.count(s.stop - s.start) for s in opened.segments) * len(prepared.channels),
     )
 
