@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from cerebro_eeg.commands.embed import EmbedResult
+from cerebro_eeg.commands.info_folder import FolderSurvey
 from cerebro_eeg.commands.info_model import ModelInfo
 from cerebro_eeg.commands.info_recording import RecordingSummary
 from cerebro_eeg.commands.info_store import StoreSummary
@@ -91,6 +92,9 @@ def embed(
     quality: Literal["keep", "drop", "refuse"] = "keep",
     mains: float | None = None,
     unit: str | None = None,
+    rename: str | PathLike[str] | None = None,
+    sfreq: float | None = None,
+    channels_from: str | PathLike[str] | None = None,
 ) -> Embedding | FeatureTable | EmbedResult:
     """Return the features of recordings, or of a store: what a model's encoder makes of every window of them.
 
@@ -127,6 +131,9 @@ def embed(
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
         mains: Mains frequency in Hz; otherwise estimated for each recording.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
+        sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
+        channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
     """
 
 def evaluate(
@@ -338,31 +345,51 @@ def info(
     start: float | None = None,
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
     unit: Literal["uV", "nV", "mV", "V"] | None = None,
+    rename: str | PathLike[str] | None = None,
+    sfreq: float | None = None,
+    channels_from: str | PathLike[str] | None = None,
     show_events: bool = False,
-) -> ModelInfo | StoreSummary | RecordingSummary:
-    """What a preset, a checkpoint, a store or an EEG file is.
+    table: str | PathLike[str] | None = None,
+    model: str | PathLike[str] | None = None,
+    show_paths: bool = False,
+    key: str | PathLike[str] | None = None,
+) -> ModelInfo | StoreSummary | RecordingSummary | FolderSurvey:
+    """What a preset, a checkpoint, a store, an EEG file or a folder of EEG files is.
 
     Of a model: dimensions, parameters by part, tokens, FLOPs and memory. Of a store: hours, subjects, montages, rates,
-    labels by split, what was skipped and why. Of an EEG file: what prepare would make of it.
+    labels by split, what was skipped and why. Of an EEG file: what prepare would make of it. Of a folder: the same for
+    each of its recordings, from their heads, with the option that would help. A warning tells where prepare would
+    skip some.
 
     Try, for example:
       cerebro_eeg.info("large", channels=64, seconds=10)
       cerebro_eeg.info("my-model/model.safetensors")
       cerebro_eeg.info("my-store", plot="store.png")
       cerebro_eeg.info("night.edf", unknown="drop", plot="look.png", start=60)
+      cerebro_eeg.info("path/to/files", table="files.csv")
 
     Args:
         target: A preset (tiny, small, base, large, open), the weights small-open that come with the package, or on this
-            disk a checkpoint (a .safetensors file or its folder), the folder of a store, or an EEG file.
+            disk a checkpoint (a .safetensors file or its folder), the folder of a store, an EEG file, or a folder of
+            EEG files.
         channels: Of a model: channels of the window whose cost is printed; 19 unless given.
         seconds: Of a model: seconds of that window, 5 unless given. Of an EEG file: seconds in the picture, 10 unless
             given.
         plot: A picture to write (.png or .svg) of a store (channel counts, subjects, amplitude, spectrum) or of an EEG
             file (signal and spectrum).
         start: Of an EEG file: where the picture begins, in seconds; the middle of its longest stretch unless given.
-        unknown: Of an EEG file: what becomes of channel labels that are not understood; an error unless given.
-        unit: Of an EEG file: the unit of channels whose own is blank or unknown; these are refused unless given.
+        unknown: Of EEG files: what becomes of channel labels that are not understood; an error unless given.
+        unit: Of EEG files: the unit of channels whose own is blank or unknown; these are refused unless given.
+        rename: Of EEG files: a table of two columns: a channel's name in the files, and its electrode, or nothing to
+            leave it out.
+        sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
+        channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
         show_events: Of an EEG file: print the names of its events; they are free text and may say who was recorded.
+        table: Of a folder: a CSV file to write, with a row for each recording.
+        model: Of a folder: a checkpoint, the folder of a run, or small-open, to see what predict and embed would make
+            of the recordings with it instead; electrodes that it never saw count then, too.
+        show_paths: Of a folder: name recordings by their paths; they may say who was recorded.
+        key: Of a folder: the file with the key that ids are made with; otherwise the one in your config folder.
     """
 
 def predict(
@@ -385,6 +412,9 @@ def predict(
     quality: Literal["keep", "drop", "refuse"] = "keep",
     mains: float | None = None,
     unit: str | None = None,
+    rename: str | PathLike[str] | None = None,
+    sfreq: float | None = None,
+    channels_from: str | PathLike[str] | None = None,
 ) -> Prediction | PredictResult:
     """Say what a fine-tuned model makes of recordings that it never saw. Research software, not a medical device.
 
@@ -419,13 +449,18 @@ def predict(
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
         mains: Mains frequency in Hz; otherwise estimated for each recording.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
+        sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
+        channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
     """
 
 def prepare(
     dataset: str,
     source: str | PathLike[str],
     *,
-    out: str | PathLike[str],
+    out: str | PathLike[str] | None = None,
+    dry_run: bool = False,
+    table: str | PathLike[str] | None = None,
     workers: int = -1,
     part: str = "1/1",
     dask: str | None = None,
@@ -437,6 +472,7 @@ def prepare(
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
     too_many: Literal["error", "nearest"] | None = None,
     max_channels: int | None = None,
+    rename: str | PathLike[str] | None = None,
     key: str | PathLike[str] | None = None,
     map: str | PathLike[str] | None = None,
     show_paths: bool = False,
@@ -447,11 +483,13 @@ def prepare(
     split: str | None = None,
     events: str | Sequence[str] = (),
     unit: Literal["uV", "nV", "mV", "V"] | None = None,
+    sfreq: float | None = None,
+    channels_from: str | PathLike[str] | None = None,
     positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
     protocol: Literal["biofoundation"] | None = None,
-) -> PrepareResult:
+) -> PrepareResult | FolderSurvey:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
     Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store.
@@ -459,6 +497,7 @@ def prepare(
 
     Try, for example:
       cerebro_eeg.prepare("openeeg", "path/to/pack", out="my-store")
+      cerebro_eeg.prepare("folder", "path/to/files", dry_run=True)
       cerebro_eeg.prepare("folder", "path/to/files", out="my-store", labels="table.csv", map="names.json")
       cerebro_eeg.prepare("tueg", "path/to/tueg", out="my-store", exclude="path/to/tuab", part="3/100")
 
@@ -466,6 +505,9 @@ def prepare(
         dataset: What the source is: openeeg, folder, bids, moabb, tueg, tuab, tusz, tuep, tusl, seed, neonate or mobi.
         source: The folder that holds the corpus; nothing is written to it.
         out: The folder of the store; made where there is none, gone on with where there is one.
+        dry_run: Only say what would be made of each recording, from their heads, and which option would help those that
+            would be skipped; nothing is stored.
+        table: With dry-run: a CSV file to write, with a row for each recording.
         workers: Processes to use; -1 for one a core, 0 for none but this one.
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
@@ -479,6 +521,7 @@ def prepare(
         too_many: A recording with more than max-channels: refuse it, or keep the channels nearest to as many electrodes
             spread over the head.
         max_channels: The most channels of a recording; otherwise as the recipe says, mostly 64.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         key: The file with the key that ids are made with, where a corpus does not keep its own; made where there is
             none. Without it, the one in your config folder.
         map: A private file, outside of the store, that is told which path and subject each id stands for.
@@ -495,6 +538,9 @@ def prepare(
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
+        sfreq: folder: samples per second of arrays (.npy, .mat, tables of numbers) that do not say it; without it they
+            are passed over.
+        channels_from: folder: a text file with the channel names of arrays that do not say them, one a line.
         positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR (positive
             class), threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger
             number.

@@ -151,9 +151,15 @@ class InputError(CerebroError, ValueError):
 class ChannelError(InputError):
     """Channel labels that are unknown, duplicate, ambiguous, never trained or too many."""
 
+    labels: tuple[str, ...] = ()
+    """All labels of the file, where the error is about a file."""
+
 
 class RecordingError(InputError):
     """A recording that cannot be read truthfully; ``code`` is the reason in one word, as in ``skipped.csv``."""
+
+    options: tuple[str, ...] = ()
+    """Options that would say what the file does not."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -131,6 +131,8 @@ def test_what_verbs_say_of_a_recording_that_they_refuse(kind, place, monkeypatch
 def test_what_prepare_and_training_say_of_choices_that_do_not_fit(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+    Path("bids").mkdir()
+    Path("bids", "dataset_description.json").write_text("{}")
     wrong = {
         ("prepare", "folder", "eeg", "--out", "new", "--split", "planet"): "--split planet is not a way to split here",
         ("prepare", "folder", "eeg", "--out", "new", "--split", "trial", "--label", "parent"): "use --split subject",
@@ -140,6 +142,8 @@ def test_what_prepare_and_training_say_of_choices_that_do_not_fit(place, monkeyp
         ("evaluate", "model", "store", "--resamples", "3"): "--resamples is 3",
         ("pretrain", "store", "--out", "new", "--readers", "-1"): "--readers is -1",
         ("prepare", "eeg", "--out", "new store"): "say: cerebro-eeg prepare folder eeg --out 'new store'; see",
+        ("prepare", "bids"): "say: cerebro-eeg prepare bids bids; see",
+        ("prepare", "store"): "a store was given, which prepare has made",
         ("prepare", "nothing", "--out", "new"): "SOURCE",
     }
     for command, words in wrong.items():
@@ -157,12 +161,12 @@ def test_a_store_does_not_advise_what_no_verb_has(place, monkeypatch, capsys):
 
 
 TABLES = {
-    "filename,condition\na.edf,x\n": (
-        "it has the columns filename, condition",
-        "no file (did you mean 'filename'?",
+    "recording,condition\na.edf,x\n": (
+        "it has the columns recording, condition",
+        "no file (did you mean 'recording'?",
         "label or target",
     ),
-    "File,Label\na.edf,x\n": ("it has file with capital letters",),
+    "path,filename,label\n.,a.edf,x\n": ("it has the columns path, filename, label", "no file (did you mean"),
     "recording;label\na.edf;x\n": ("separated by semicolons",),
     "Jane Doe,sick\nJohn Roe,well\n": ("its first line has 2 values and no usual name of a column",),
     "\n": ("it is empty",),

@@ -220,7 +220,7 @@ class _Steps:
 
     def prepare(self) -> None:
         """Make a store of each task, with a table of labels that says who is labelled and who tests."""
-        from cerebro_eeg.commands.prepare import prepare
+        from cerebro_eeg.commands.prepare import PrepareResult, prepare
 
         self._say("\n2. Prepare both: filter, notch, resample to 256 Hz, store")
         # Ids decide the order of training. A key made from the seed lets the numbers repeat; nothing here is secret.
@@ -240,6 +240,7 @@ class _Steps:
                 key=self._out / "key",
                 workers=0,
             )
+            assert isinstance(found, PrepareResult)
             if found.skipped:
                 raise ConfigError(f"{counted(sum(found.skipped.values()), 'simulated recording')} could not be stored")
             stored = found.found

@@ -207,6 +207,7 @@ def embed_recordings(
         load_model_on,
         make_reader,
         random_words,
+        unmet_names,
         with_common_mains,
         write_map,
     )
@@ -216,7 +217,7 @@ def embed_recordings(
     check_target(out, tokens=level == "token")
     choose_threads(threads)
     store = _the_store(files, task, split, key, handling)
-    given = [] if store is not None else find_inputs(files, key)
+    given = [] if store is not None else find_inputs(files, key, None, handling.arrays())
     loaded = load_model_on(model, device)
     tokens, stored, mains = reads_tokens(level, layer), None, None
     if store is None:
@@ -234,6 +235,9 @@ def embed_recordings(
     progress.say(reader.text() if stored is None else _stored_words(reader, stored))
     if mains is not None:
         progress.say(mains)
+    unmet = unmet_names(given, handling, loaded.config) if store is None else None
+    if unmet is not None:
+        progress.say(unmet)
     further = paths if stored is None else stored.types()
     with FeatureFile(out, shape, channels=level != "window", further=further) as file:
 
@@ -266,7 +270,7 @@ def embed_recordings(
         reader.text() if stored is None else _stored_words(reader, stored),
         tuple(failures),
         show_paths,
-        tuple(filter(None, [*(stored.notes if stored is not None else ()), random_words(loaded, tokens)])),
+        tuple(filter(None, [*(stored.notes if stored is not None else ()), random_words(loaded, tokens), unmet])),
         file.names,
         len(shape) == 1 and out.suffix.casefold() != ".npz",
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import mne
 
     from cerebro_eeg.data.filtering.plan import FilterPlan
+    from cerebro_eeg.data.reading.arrays import ArrayFacts
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 
 LONGEST = 120.0  # seconds in a picture; more would be a smear
@@ -68,6 +69,8 @@ class RecordingSummary(Shown):
 
     format: str
     tested: str
+    array: str | None
+    """Shape of an array, and which of its axes was taken for time; None for other files."""
     unit: str
     """How the unit of the samples was decided."""
     sfreq: float
@@ -142,6 +145,7 @@ def recording_text(found: "RecordingSummary") -> str:
         f"{found.format} ({found.tested})",
         "",
         f"signal      {kept} channels at {found.sfreq:g} Hz, {_duration_words(found.seconds)}, {_segment_words(found)}",
+        *([] if found.array is None else [f"array       {found.array}"]),
         f"unit        {found.unit}",
         f"channels    {found.summary}",
         f"quality     {_quality_line(found)}",
@@ -251,6 +255,9 @@ def info_recording(
     *,
     unknown: str = "error",
     unit: str | None = None,
+    rename: Path | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
     show_events: bool = False,
     plot: Path | None = None,
     start: float | None = None,
@@ -265,6 +272,9 @@ def info_recording(
     from cerebro_eeg.data.filtering.filters import finite_runs
     from cerebro_eeg.data.preprocess import check_recording, plan_recording
     from cerebro_eeg.data.reading.amplitude import amplitude_faults
+    from cerebro_eeg.data.reading.arrays import ArrayFacts, MatrixSamples, check_needed
+    from cerebro_eeg.data.reading.name_map import read_channel_list, read_names, unmet, unmet_words
+    from cerebro_eeg.data.reading.recording import Fault, Recording
 
     if plot is not None:
         from cerebro_eeg.report.figures import check_picture
@@ -272,7 +282,12 @@ def info_recording(
         check_picture(plot)
         if not 0 < seconds <= LONGEST:
             raise ConfigError(f"--seconds is {seconds:g}; a picture shows more than 0 and up to {LONGEST:g} seconds")
-    recording, refused = _open(source, unknown, unit)
+    names = None if rename is None else read_names(rename)
+    arrays = ArrayFacts(sfreq, () if channels_from is None else read_channel_list(channels_from))
+    if not isinstance(source, Recording):
+        check_needed(arrays, [Path(source)] if isinstance(source, str | Path) else [])
+    recording, refused = _open(source, unknown, unit, names, arrays)
+    absent = unmet(names or {}, [row.label for row in recording.match.rows])
     if not recording.samples:
         raise InputError("the recording has no samples; give one that has some")
     checked = check_recording(recording)
@@ -292,12 +307,15 @@ def info_recording(
         if prepared is None:
             raise InputError(f"no picture can be made: {refused}")
         plot_signal(prepared, stretches, verdicts, plot, start=start, seconds=seconds)
-    names = Counter(event.name for event in recording.events)
+    if absent:
+        faults.append(Fault("names", unmet_words(absent, [row.label for row in recording.match.rows])))
+    found = Counter(event.name for event in recording.events)
     columns = {index: column for column, index in enumerate(recording.match.index)}
     name, tested = _format(source)
     return RecordingSummary(
         format=name,
         tested=tested,
+        array=recording.read.layout if isinstance(recording.read, MatrixSamples) else None,
         unit=_unit(source, recording, unit),
         sfreq=recording.sfreq,
         seconds=recording.seconds,
@@ -317,8 +335,8 @@ def info_recording(
             for row in recording.match.rows
         ),
         events=len(recording.events),
-        event_names=len(names),
-        events_by_name=dict(names.most_common()) if show_events else None,
+        event_names=len(found),
+        events_by_name=dict(found.most_common()) if show_events else None,
         faults=tuple((fault.code, fault.note) for fault in faults),
         plan=None
         if prepared is None
@@ -328,7 +346,9 @@ def info_recording(
     )
 
 
-def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str | None]":
+def _open(
+    source: Any, unknown: str, unit: str | None, names: "Mapping[str, str] | None", arrays: "ArrayFacts"
+) -> "tuple[Recording, str | None]":
     """Open the recording; if its labels would be refused, return why, and the recording without those labels."""
     from cerebro_eeg.data.reading.formats import open_recording
     from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
@@ -338,11 +358,11 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
     def opened(policy: "ChannelPolicy") -> "Recording":
         try:
-            return open_recording(source, policy, unit=unit)
+            return open_recording(source, policy, unit=unit, arrays=arrays)
         except RecordingError as error:
             raise RecordingError(error.code, f"prepare would skip this recording as {error.code!r}: {error}") from error
 
-    policy = ChannelPolicy(unknown=unknown)
+    policy = ChannelPolicy(unknown=unknown, names=names)
     try:
         return opened(policy), None
     except ChannelError as error:
@@ -354,18 +374,23 @@ def _open(source: Any, unknown: str, unit: str | None) -> "tuple[Recording, str 
 
 def _format(source: Any) -> tuple[str, str]:
     """Return the format by the suffix of the file, and how our reader of that format was tested."""
+    from cerebro_eeg.data.reading.arrays import TABLES, is_plain
     from cerebro_eeg.data.reading.formats import FORMATS
 
     if not isinstance(source, str | Path):
         return f"an object, {type(source).__name__}", "as given"
     name = Path(source).name.casefold()
     found = [format for format in FORMATS if name.endswith(format.suffixes)]
+    if len(found) > 1 and name.endswith(TABLES):
+        plain = is_plain(Path(source))
+        found = [format for format in found if (format.name == "table of numbers") == plain]
     tested = {"real": "tested on real files", "written": "tested on files written for it", "untested": "untested"}
     return " or ".join(f.name for f in found), ", ".join(dict.fromkeys(tested[f.tested] for f in found))
 
 
 def _unit(source: Any, recording: "Recording", unit: str | None) -> str:
     """Say how the unit was decided. A header's unit is free text, so only known units are shown."""
+    from cerebro_eeg.data.reading.arrays import is_plain
     from cerebro_eeg.data.reading.edf_header import read_header, text
     from cerebro_eeg.data.reading.edf_samples import UNITS, EdfSamples, opened
 
@@ -378,8 +403,10 @@ def _unit(source: Any, recording: "Recording", unit: str | None) -> str:
             said = [f"{name} ({n})" if name in UNITS else f"none that we know ({n})" for name, n in own.items()]
             asked = f", where taken as {unit}" if any(name not in UNITS for name in own) else ""
             return f"from each channel's header: {', '.join(said)}{asked}"
-    if _format(source)[0].startswith(("Muse", "OpenBCI")):
+    if _format(source)[0].startswith(("Muse", "OpenBCI")) and not is_plain(Path(source)):
         return "microvolts, as the maker documents" if unit is None else f"{unit}, as asked for"
+    if is_plain(Path(source)):
+        return f"{unit}, as asked for, unless a file beside it says another" if unit else "as a file beside it says"
     return "as the file says, through its reader"
 
 

@@ -244,7 +244,7 @@ def predict_recordings(
 
         check_picture(out / "picture.png")
     choose_threads(threads)
-    given = runs_predict.find_inputs(files, key, out)
+    given = runs_predict.find_inputs(files, key, out, handling.arrays())
     loaded = runs_predict.load_model_on(model, device)
     head = runs_predict.check_head(loaded)
     if annotations and head.task == "regression":
@@ -262,6 +262,8 @@ def predict_recordings(
     progress.say(reader.text())
     if mains is not None:
         progress.say(mains)
+    if (unmet := runs_predict.unmet_names(given, handling, loaded.config)) is not None:
+        progress.say(unmet)
     rows: dict[str, dict[str, Any]] = {}
     kept: dict[str, Prediction] = {}
 
@@ -312,7 +314,7 @@ def predict_recordings(
         "window_seconds": reader.seconds,
         "stride_seconds": reader.stride / reader.config.signal.sfreq,
         "preparation": reader.text(),
-        "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
+        "notes": [*filter(None, [runs_predict.random_words(loaded), unmet]), *_notes(head, ordered, bool(annotations))],
     }
     text = None
     if explaining is not None:

@@ -1,16 +1,16 @@
 """``cerebro-eeg prepare``: the recordings of a corpus into a store; disk and time are estimated before it starts."""
 
 import contextlib
-import os
 import shlex
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cerebro_eeg.commands.info_folder import FolderSurvey, survey_folder
 from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.data.storing.remedies import remedy_of
 from cerebro_eeg.errors import ConfigError, without_options
@@ -187,10 +187,14 @@ class PrepareResult(InFolder):
 
 
 GROUPS = {
-    "signals and channels": ("mains", "reference", "causal", "quality", "unknown", "too_many", "max_channels", "unit"),
+    "first look": ("dry_run", "table"),
+    "signals and channels": (
+        *("mains", "reference", "causal", "quality", "unknown", "rename", "too_many", "max_channels"),
+        *("unit", "sfreq", "channels_from"),
+    ),
     "labels and splits": ("labels", "label", "subject", "split", "events", "positive", "task"),
     "privacy": ("key", "map", "show_paths"),
-    "how it is carried out": ("workers", "part", "dask", "retry"),
+    "how it is carried out": ("out", "workers", "part", "dask", "retry"),
     "single corpora": ("exclude", "legacy", "protocol"),
 }
 """The groups of the help."""
@@ -201,7 +205,9 @@ def prepare(
     source: Path,
     /,
     *,
-    out: Path,
+    out: Path | None = None,
+    dry_run: bool = False,
+    table: Path | None = None,
     workers: int = -1,
     part: str = "1/1",
     dask: str | None = None,
@@ -213,6 +219,7 @@ def prepare(
     unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] | None = None,
     too_many: Literal["error", "nearest"] | None = None,
     max_channels: int | None = None,
+    rename: Path | None = None,
     key: Path | None = None,
     map: Path | None = None,
     show_paths: bool = False,
@@ -223,11 +230,13 @@ def prepare(
     split: str | None = None,
     events: tuple[str, ...] = (),
     unit: Literal["uV", "nV", "mV", "V"] | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
     positive: str | None = None,
     task: str | None = None,
     legacy: bool = False,
     protocol: Literal["biofoundation"] | None = None,
-) -> PrepareResult:
+) -> PrepareResult | FolderSurvey:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
     Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store.
@@ -235,6 +244,7 @@ def prepare(
 
     Try, for example:
       cerebro-eeg prepare openeeg path/to/pack --out my-store
+      cerebro-eeg prepare folder path/to/files --dry-run
       cerebro-eeg prepare folder path/to/files --out my-store --labels table.csv --map names.json
       cerebro-eeg prepare tueg path/to/tueg --out my-store --exclude path/to/tuab --part 3/100
 
@@ -242,6 +252,9 @@ def prepare(
         dataset: What the source is: openeeg, folder, bids, moabb, tueg, tuab, tusz, tuep, tusl, seed, neonate or mobi.
         source: The folder that holds the corpus; nothing is written to it.
         out: The folder of the store; made where there is none, gone on with where there is one.
+        dry_run: Only say what would be made of each recording, from their heads, and which option would help those that
+            would be skipped; nothing is stored.
+        table: With dry-run: a CSV file to write, with a row for each recording.
         workers: Processes to use; -1 for one a core, 0 for none but this one.
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
@@ -255,6 +268,7 @@ def prepare(
         too_many: A recording with more than max-channels: refuse it, or keep the channels nearest to as many electrodes
             spread over the head.
         max_channels: The most channels of a recording; otherwise as the recipe says, mostly 64.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         key: The file with the key that ids are made with, where a corpus does not keep its own; made where there is
             none. Without it, the one in your config folder.
         map: A private file, outside of the store, that is told which path and subject each id stands for.
@@ -271,6 +285,9 @@ def prepare(
         events: folder, bids: names of events that may go into the store; moabb: the classes to take.
         unit: folder: the unit of channels whose own is blank or unknown, which are refused otherwise, and of tables
             of headsets, which have none.
+        sfreq: folder: samples per second of arrays (.npy, .mat, tables of numbers) that do not say it; without it they
+            are passed over.
+        channels_from: folder: a text file with the channel names of arrays that do not say them, one a line.
         positive: folder, bids: of two classes the one that is looked for, such as sick of sick and well: AUPR (positive
             class), threshold, decisions and events are about it. Otherwise the last by the alphabet, or the larger
             number.
@@ -280,6 +297,7 @@ def prepare(
             their numbers; otherwise ours.
     """
     from cerebro_eeg.data.datasets import make_recipe, options_of
+    from cerebro_eeg.data.reading.name_map import read_names
     from cerebro_eeg.data.storing import prepare as preparation
     from cerebro_eeg.data.storing.job import PrepareChoices
     from cerebro_eeg.data.storing.workers import check_start
@@ -290,6 +308,10 @@ def prepare(
         raise ConfigError(f"workers is {workers}; expected -1 (one a core), 0 (this process alone) or more")
     if mains is not None and not 0 < mains < 1000:
         raise ConfigError(f"mains is {mains:g}; expected a frequency in Hz, such as 50 or 60")
+    if out is None and not dry_run:
+        raise ConfigError("--out is missing; name the folder of the store, or say --dry-run to look without storing")
+    if table is not None and not dry_run:
+        raise ConfigError("--table was given without --dry-run, whose table it is; leave it out")
     choices = PrepareChoices(
         mains=mains,
         quality=quality,
@@ -298,6 +320,7 @@ def prepare(
         unknown=unknown,
         too_many=too_many,
         max_channels=max_channels,
+        names=None if rename is None else read_names(rename),
     )
     numbers = _read_part(part)
     offered = {
@@ -308,6 +331,8 @@ def prepare(
         "split": split,
         "events": events or None,
         "unit": unit,
+        "sfreq": sfreq,
+        "channels_from": channels_from,
         "positive": positive,
         "task": task,
         "legacy": legacy or None,
@@ -317,7 +342,12 @@ def prepare(
     recipe = make_recipe(dataset, source.absolute(), given)  # absolute: for workers on other machines
     lacking = [name for name in offered if name not in options_of(dataset)]
     count = _read_workers(workers)
-    report = PrepareProgress(recipe, None if dask else count)
+    if dry_run or out is None:
+        with without_options(lacking):
+            return survey_folder(
+                recipe, choices, workers=count, part=numbers, key=key, show_paths=show_paths, table=table
+            )
+    report = PrepareProgress(recipe, None if dask else count, choices.names)
     try:
         with without_options(lacking):
             found = preparation.prepare(
@@ -344,16 +374,20 @@ def usage_hint(args: Sequence[str]) -> str | None:
     """Return what to say if the source was given without a word for what it is."""
     if not args or not Path(args[0]).is_dir() or (len(args) > 1 and not args[1].startswith("-")):
         return None
+    folder = Path(args[0])
+    if (folder / "store.json").is_file():
+        return "a store was given, which prepare has made; cerebro-eeg info describes it"
+    bids = (folder / "dataset_description.json").is_file()
     return (
-        "a folder was given, and not what it is; for any folder of EEG files say: cerebro-eeg prepare folder "
-        f"{shlex.join(args)}"
+        f"a folder was given, and not what it is; for {'a BIDS folder' if bids else 'any folder of EEG files'} say: "
+        f"cerebro-eeg prepare {'bids' if bids else 'folder'} {shlex.join(args)}"
     )
 
 
 def _read_workers(workers: int) -> int:
-    if workers >= 0:
-        return workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from cerebro_eeg.data.storing.workers import cores
+
+    return workers if workers >= 0 else cores()
 
 
 def _read_part(text: str) -> tuple[int, int]:
@@ -372,10 +406,11 @@ class PrepareProgress:
     ``workers`` is None on a cluster, whose size is unknown.
     """
 
-    def __init__(self, recipe: "Recipe", workers: int | None) -> None:
-        self._recipe, self._workers = recipe, workers
+    def __init__(self, recipe: "Recipe", workers: int | None, names: "Mapping[str, str] | None" = None) -> None:
+        self._recipe, self._workers, self._names = recipe, workers, names
         self._line = Progress()
         self._start = time.monotonic()
+        self._first: tuple[float, int] | None = None
         self.done = 0
 
     def comparing(self, count: int, size: int) -> None:
@@ -400,12 +435,14 @@ class PrepareProgress:
             f"{name} ({self._recipe.about}): {counted(len(items), 'recording')} to prepare, {in_bytes(size)}; "
             f"{done_before:,} done before"
         )
-        for line in (*self._recipe.hints, *_say_positive(self._recipe)):
-            say(line)
+        for hint in (*self._recipe.hints, *_say_positive(self._recipe)):
+            say(hint)
         units = {task: found.split_unit or self._recipe.split_unit for task, found in self._recipe.tasks.items()}
         for unit in sorted(set(units.values()) - {"subject"}):
             tasks = ", ".join(task for task in units if units[task] == unit)
             say(f"splits of {tasks} are disjoint by {unit}, not by subject")
+        if items and self._names and (line := _unmet(items, self._recipe, self._names, self._workers)) is not None:
+            say(line)
         if items:
             say(_estimate(items, self._recipe, self._workers))
         self._start = time.monotonic()
@@ -413,12 +450,18 @@ class PrepareProgress:
     def progress(self, done: int, total: int, bytes_done: int, bytes_total: int) -> None:
         """Print how far it is."""
         self.done = done
+        now = time.monotonic()
+        # The pace counts from the first recording on: before it processes start, which is no part of the work.
+        since, before = self._first = self._first or (now, bytes_done)
         if not self._line.due() and done < total:
             return
-        seconds = max(time.monotonic() - self._start, 1e-9)
+        left = "?" if done < total else in_time(0)
+        if bytes_done > before and done < total:
+            left = time_left(bytes_done - before, bytes_total - before, now - since)
+        speed = bytes_done / max(now - self._start, 1e-9)
         self._line.show(
-            f"{done:,}/{total:,} recordings, {in_bytes(bytes_done)} of {in_bytes(bytes_total)}, "
-            f"{in_bytes(bytes_done / seconds)}/s, {time_left(bytes_done, bytes_total, seconds)} left"
+            f"{done:,}/{total:,} recordings, {in_bytes(bytes_done)} of {in_bytes(bytes_total)}, {in_bytes(speed)}/s, "
+            f"{left} left"
         )
 
     def end(self) -> None:
@@ -431,6 +474,20 @@ def _say_positive(recipe: "Recipe") -> Iterator[str]:
         if task.kind == "classification" and len(task.names) == 2:
             other = f" (choose another with {recipe.positive_by})" if recipe.positive_by else ""
             yield f"classes of {name}: {', '.join(task.names)}; positive: {task.names[-1]}{other}"
+
+
+def _unmet(items: "Sequence[Item]", recipe: "Recipe", names: "Mapping[str, str]", workers: int | None) -> str | None:
+    """Return a line on names of --rename that no file has, after a look at the heads of all that are to be done."""
+    from cerebro_eeg.data.reading.name_map import labels_of, unmet, unmet_words
+    from cerebro_eeg.data.storing.workers import in_own_process
+
+    policy = replace(recipe.policy, names=dict(names))
+    openers = [item.open for item in items]
+    labels = labels_of(openers, policy) if workers == 0 else in_own_process(labels_of, openers, policy)
+    if labels is None:  # a file ended the process; it is skipped later
+        return None
+    absent = unmet(names, labels)
+    return unmet_words(absent, labels) if absent else None
 
 
 def _estimate(items: "Sequence[Item]", recipe: "Recipe", workers: int | None) -> str:
@@ -448,8 +505,8 @@ def _estimate(items: "Sequence[Item]", recipe: "Recipe", workers: int | None) ->
     total = seconds * recipe.signal.sfreq * sum(item.size for item in items) / probed
     processes = f"{workers} processes" if workers and workers > 1 else "1 process"
     return (
-        f"about {in_bytes(2 * total)} of disk and {in_time(total / SPEED / max(1, workers or 1))} with {processes} "
-        f"(from {opened} of the recordings, by size; 2 bytes a value at "
+        f"about {in_bytes(2 * total)} of disk and {in_time(total / SPEED / max(1, workers or 1))} with {processes} on "
+        f"idle cores (from {opened} of the recordings, by size; 2 bytes a value at "
         f"{recipe.signal.sfreq:g} Hz, {SPEED / 1e6:g} million values a second and core)"
     )
 

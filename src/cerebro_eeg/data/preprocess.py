@@ -101,6 +101,15 @@ def preprocess(
     return plan_recording(check_recording(opened, thresholds=thresholds, quality=quality, mains=mains), config)
 
 
+def plan_unread(opened: Recording, config: SignalConfig, *, mains: float | None = None) -> Preprocessed:
+    """Decide what can be decided before a sample is read: all but which channels are bad, as if none was.
+
+    Errors are those of ``preprocess`` with the policy "keep", but for what only samples show.
+    """
+    unread = CheckedRecording(opened, opened, Thresholds(), (), opened.faults, mains or None)
+    return plan_recording(unread, config)
+
+
 def check_recording(
     opened: Recording, *, thresholds: Thresholds | None = None, quality: Policy = "keep", mains: float | None = None
 ) -> CheckedRecording:

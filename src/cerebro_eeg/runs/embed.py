@@ -28,7 +28,7 @@ from cerebro_eeg.runs.predict import (
     warn_random,
 )
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Signal
+from cerebro_eeg.runs.signals import Signal, check_facts
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.signals import Source
@@ -95,6 +95,9 @@ def embed(
     quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
+    rename: Path | str | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | str | None = None,
 ) -> Embedding:
     """Return the features of a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
@@ -105,7 +108,9 @@ def embed(
     Epochs are taken as they are: they are not filtered, and a line says if their pass-band is not the weights'. Each
     gives one row where the model takes windows of their length.
     """
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    tables = [None if table is None else Path(table) for table in (rename, channels_from)]
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit, tables[0], sfreq, tables[1])
+    check_facts(source, handling)
     tokens = reads_tokens(level, layer)
     reader = make_reader(load_model(model), seconds=seconds, stride=stride, handling=handling, tokens=tokens)
     reader = replace(reader, warns=True)

@@ -30,7 +30,9 @@ from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.datasets.file_tree import files_of, find_sources, plain_name
 from cerebro_eeg.data.filtering.half import FilteredPiece
+from cerebro_eeg.data.reading.arrays import NO_FACTS, ArrayFacts, check_needed
 from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.name_map import labels_of, unmet, unmet_words
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing import privacy
 from cerebro_eeg.data.storing.ids import make_ids
@@ -46,7 +48,7 @@ from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.decisions import Prediction, bias_of, centre, softmax
 from cerebro_eeg.runs.epochs import fit_length, is_epochs
 from cerebro_eeg.runs.settings import Handling, Quality, TooMany, Unknown, Untrained
-from cerebro_eeg.runs.signals import Signal, open_signal
+from cerebro_eeg.runs.signals import Signal, check_facts, open_signal, policy_of
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
 from cerebro_eeg.runs.windows import Electrodes, electrode_ids
 from cerebro_eeg.train.distributed import choose_device
@@ -86,8 +88,13 @@ class Input:
     """Bytes; 0 when the size cannot be read."""
 
 
-def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None = None) -> list[Input]:
-    """List the recordings in these files and folders, each once; files inside our own folder ``out`` are left out."""
+def find_inputs(
+    files: Sequence[Path], key_file: Path | None, out: Path | None = None, arrays: ArrayFacts = NO_FACTS
+) -> list[Input]:
+    """List the recordings in these files and folders, each once; files inside our own folder ``out`` are left out.
+
+    ``arrays`` is what the user said about arrays of numbers; without a rate those of a folder are passed over.
+    """
     if not files:
         raise ConfigError("no recording was given; expected EEG files, or folders that hold some")
     if not any(map(os.path.lexists, files)):
@@ -97,13 +104,16 @@ def find_inputs(files: Sequence[Path], key_file: Path | None, out: Path | None =
     named: dict[Path, tuple[Path, str, int, tuple[Path, ...]]] = {}
     for given in files:
         if given.is_dir() and given.suffix.casefold() != ".mff":
-            found = [(source.path, source.name, source.size, source.files) for source in find_sources(given)]
+            found = [
+                (source.path, source.name, source.size, source.files) for source in find_sources(given, None, arrays)
+            ]
         else:
             found = [(given, plain_name(Path(os.path.normpath(given))), _size(given), ())]
         for path, name, size, parts in found:
             whole = real(path)
             if ours is None or not whole.is_relative_to(ours):
                 named.setdefault(whole, (path, name, size, parts))
+    check_needed(arrays, [path for path, *_ in named.values()])
     alone = [path for path, _, _, parts in named.values() if not parts]
     beside = dict(zip(alone, files_of(alone), strict=True))
     key = privacy.read_key(privacy.default_key_file() if key_file is None else key_file)
@@ -128,17 +138,28 @@ def with_common_mains(handling: Handling, given: Sequence[Input], config: ModelC
     """
     if handling.mains is not None or len(given) < 2:
         return handling, None
-    policy = ChannelPolicy(unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels)
-    items = {one.id: Item(one.name, partial(_open_with, one.path, handling.unit)) for one in given}
-    choice = decide(items, policy).sets[""]
+    opening = partial(_open_with, unit=handling.unit, arrays=handling.arrays())
+    items = {one.id: Item(one.name, partial(opening, one.path)) for one in given}
+    choice = decide(items, policy_of(handling, config)).sets[""]
     if choice.mixed:
         counts = ", ".join(f"{count:,} {line} Hz" for line, count in choice.votes.items() if line != "none")
         return handling, f"mains: some show {counts}; each recording is decided by itself, --mains takes one for all"
     return handling if choice.common is None else replace(handling, mains=choice.common), choice.text()
 
 
-def _open_with(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
-    return open_recording(path, policy, unit=unit)
+def _open_with(path: Path, policy: ChannelPolicy, *, unit: str | None, arrays: ArrayFacts) -> Recording:
+    return open_recording(path, policy, unit=unit, arrays=arrays)
+
+
+def unmet_names(given: Sequence[Input], handling: Handling, config: ModelConfig) -> str | None:
+    """Return a line on names of ``rename`` that no file has, after a look at all headers; None where there is none."""
+    names = handling.names()
+    if names is None:
+        return None
+    opening = partial(_open_with, unit=handling.unit, arrays=handling.arrays())
+    labels = labels_of([partial(opening, one.path) for one in given], policy_of(handling, config))
+    absent = unmet(names, labels)
+    return unmet_words(absent, labels) if absent else None
 
 
 def find_checkpoint(model: Path | str) -> Path | str:
@@ -492,6 +513,9 @@ def predict(
     quality: Quality = "keep",
     mains: float | None = None,
     unit: str | None = None,
+    rename: Path | str | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | str | None = None,
 ) -> Prediction:
     """Return the answers of a fine-tuned model for a recording: a file, or an MNE ``Raw`` or ``Epochs`` object.
 
@@ -499,7 +523,9 @@ def predict(
     and resampled as the checkpoint says. Epochs are not filtered (docs/mne.md). The other arguments are those of
     ``Handling``.
     """
-    handling = Handling(unknown, untrained, too_many, quality, mains, unit)
+    tables = [None if table is None else Path(table) for table in (rename, channels_from)]
+    handling = Handling(unknown, untrained, too_many, quality, mains, unit, tables[0], sfreq, tables[1])
+    check_facts(source, handling)
     reader = replace(make_reader(load_model(model), stride=stride, handling=handling), warns=True)
     check_head(reader.model)
     warn_random(reader.model)

@@ -9,12 +9,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro_eeg.config import PRESETS, ModelConfig, Preset, preset
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import parse_json
 from cerebro_eeg.schema import from_dict, require, settle
+
+if TYPE_CHECKING:
+    from cerebro_eeg.data.reading.arrays import ArrayFacts
 
 Unknown = Literal["error", "drop", "nearest", "nearest_or_drop"]
 Untrained = Literal["error", "nearest", "drop", "as_is"]
@@ -81,10 +84,29 @@ class Handling:
     """Mains frequency in Hz; otherwise estimated for each recording."""
     unit: str | None = None
     """uV, nV, mV or V, of channels whose own unit is blank or unknown."""
+    rename: Path | None = None
+    """A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out."""
+    sfreq: float | None = None
+    """Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second."""
+    channels_from: Path | None = None
+    """Of arrays that do not say them: a text file with the names of the channels, one a line."""
 
     def __post_init__(self) -> None:
         if self.mains is not None and not 0 < self.mains < 1000:
             raise ConfigError(f"mains is {self.mains:g}; expected a frequency in Hz, such as 50 or 60")
+
+    def names(self) -> Mapping[str, str] | None:
+        """Read the map of names; None where none was given."""
+        from cerebro_eeg.data.reading.name_map import read_names
+
+        return None if self.rename is None else read_names(self.rename)
+
+    def arrays(self) -> "ArrayFacts":
+        """Return what was said about arrays."""
+        from cerebro_eeg.data.reading.arrays import ArrayFacts
+        from cerebro_eeg.data.reading.name_map import read_channel_list
+
+        return ArrayFacts(self.sfreq, () if self.channels_from is None else read_channel_list(self.channels_from))
 
 
 def preset_for(given: str | None, model: ModelConfig | None) -> tuple[str, str | None]:

@@ -23,6 +23,7 @@ from cerebro_eeg.data.filtering.half import FilteredPiece
 from cerebro_eeg.data.filtering.plan import FilterPlan
 from cerebro_eeg.data.filtering.references import rereference
 from cerebro_eeg.data.preprocess import Preprocessed, preprocess
+from cerebro_eeg.data.reading.arrays import check_needed
 from cerebro_eeg.data.reading.formats import open_recording, reader_code
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording, Samples, Segment
 from cerebro_eeg.data.storing.writer import ScaleSample
@@ -101,11 +102,10 @@ def open_signal(
     head reads the scale of the recording, which takes one more pass over the file. ``policies`` are further fields of
     ``ChannelPolicy``. ``length`` says how much of each of MNE's Epochs is used.
     """
-    chosen = {"max_channels": config.max_channels, **(policies or {})}
-    policy = ChannelPolicy(unknown=handling.unknown, too_many=handling.too_many, **chosen)  # no `trained`: see above
-    given = is_epochs(source)
+    policy = replace(policy_of(handling, config), **(policies or {}))
+    arrays, given = handling.arrays(), is_epochs(source)
     with reader_errors():
-        opened = open_recording(source, policy, unit=handling.unit)
+        opened = open_recording(source, policy, unit=handling.unit, arrays=arrays)
         if not opened.samples:
             raise RecordingError("empty", "the recording has no samples; expected some")
         if given:
@@ -131,6 +131,18 @@ def open_signal(
         say(logging.INFO, length.told)
     signal = Signal(prepared, tuple(names[column] for column in kept), kept, ids[list(kept)], scale)
     return replace(signal, epochs=keys, band_told=words is not None)
+
+
+def check_facts(source: "Source", handling: Handling) -> None:
+    """Refuse a rate or names for a recording that has its own, since they would have no effect."""
+    check_needed(handling.arrays(), [Path(source)] if isinstance(source, str | Path) else [])
+
+
+def policy_of(handling: Handling, config: ModelConfig) -> ChannelPolicy:
+    """Return the policy for the channels of new recordings; electrodes that no window trained come later."""
+    return ChannelPolicy(
+        unknown=handling.unknown, too_many=handling.too_many, max_channels=config.max_channels, names=handling.names()
+    )
 
 
 @contextlib.contextmanager

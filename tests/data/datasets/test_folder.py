@@ -12,6 +12,7 @@ import pytest
 from cerebro_eeg import cli
 from cerebro_eeg.data.batching.splits import assert_disjoint
 from cerebro_eeg.data.batching.windows import find_windows
+from cerebro_eeg.data.datasets.column_names import meanings
 from cerebro_eeg.data.datasets.file_tree import find_sources, plain_name
 from cerebro_eeg.data.datasets.folder import folder
 from cerebro_eeg.data.datasets.folder_table import split_of
@@ -186,7 +187,7 @@ def test_classes_are_ordered_by_value_where_they_are_numbers(tree):
     ("lines", "expected"),
     [
         (["file;label", "@1;x"], "separated by semicolons; expected columns file, separated by commas"),
-        (["path,label", "@1,x"], "it has the columns path, label and no file (did you mean 'path'? Rename it);"),
+        (["recording,label", "@1,x"], "it has the columns recording, label and no file (did you mean 'recording'?"),
         ([""], "expected columns file"),
         (["file,label,label", "@1,x,y"], "two columns with one name"),
         (["file,lable", "@1,x"], "almost called label"),
@@ -418,3 +419,41 @@ def test_tables_that_would_label_something_else_than_was_meant(tmp_path, text, w
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError, match=words):
         folder(tmp_path / "eeg", labels=tmp_path / "t.csv")
+
+
+# Columns by their meaning
+
+
+@pytest.mark.parametrize(
+    ("columns", "taken"),
+    [
+        ("File,Label", {"File": "file", "Label": "label"}),
+        ("filename,condition", {"filename": "file", "condition": "label"}),
+        ("path,Patient_ID,diagnosis", {"path": "file", "Patient_ID": "subject", "diagnosis": "label"}),
+        ("files,category,partition", {"files": "file", "category": "label", "partition": "split"}),
+        ("file,class,onset,end", {"class": "label", "onset": "start", "end": "stop"}),
+        ("file,label,condition", {}),  # ours is there
+        ("file,class,condition,subject", {}),  # two may be meant
+        ("file,condition,target", {}),  # a regression
+        ("file,label,onset", {}),  # a start without a stop
+        ("file,label,onset,duration", {}),
+        ("file,age,group,fold,y", {}),  # may mean anything
+    ],
+)  # fmt: skip
+def test_columns_with_another_name_are_taken_only_where_they_have_one_meaning(columns, taken):
+    assert meanings(columns.split(",")) == taken
+
+
+def test_a_table_with_other_names_gives_the_same_recipe_and_says_so(tmp_path):
+    for name in "abc":
+        edf(tmp_path / "eeg" / f"{name}.edf", seed=ord(name))
+    rows = ["a.edf,p,x", "b.edf,q,y", "c.edf,r,x"]
+    write(tmp_path / "one" / "t.csv", "file,subject,label", *rows)
+    write(tmp_path / "two" / "t.csv", "Filename,patient,condition", *rows)
+    ours, theirs = (folder(tmp_path / "eeg", labels=tmp_path / where / "t.csv") for where in ("one", "two"))
+    said = (
+        "columns of the table are taken by their meaning: Filename for file, patient for subject, condition for label"
+    )
+    assert said in theirs.about
+    assert "by their meaning" not in ours.about
+    assert [(i.subject, i.labels) for i in ours.find()] == [(i.subject, i.labels) for i in theirs.find()]

@@ -172,7 +172,6 @@ def test_names_that_are_alike(names, count):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("File,Label\na.edf,x\n", "it has file with capital letters"),
         ("file,label\na.edf,Rest\nb.edf,rest\n", "two labels differ in case or blanks alone"),
         ("file,label\na.edf,x\nb.edf,NaN\n", "the label of row 2 of the table of labels is NaN, which is no class"),
         ("file,label\na.edf,x\nb.edf,n/a\n", "is n/a, which is no class"),

@@ -1,4 +1,7 @@
-"""What a table lacks, in words: the columns that it has, those it needs, and which of the first may be meant.
+"""Columns of tables with other names than ours: which are taken by their meaning, and what a table lacks, in words.
+
+``meanings`` takes a column for another one only where nobody can mean anything else. ``lacking`` says the columns that
+a table has, those it needs, and which of the first may be meant.
 
 The names of columns are shown only if the first line is plainly a header. A table without one would show its first row,
 which may say who was recorded.
@@ -32,8 +35,36 @@ _USUAL = {
     "handedness",
     "id",
 }
+# Those of them that are taken without asking, beside our names with capital letters.
+_TAKEN = {
+    "file": ("filename", "file_name", "fname", "path", "filepath", "file_path", "files"),
+    "subject": ("subject_id", "subjectid", "subjects", "patient", "patient_id", "participant", "participant_id"),
+    "label": ("labels", "class", "condition", "diagnosis", "category"),
+    "split": ("splits", "partition", "subset"),
+    "start": ("onset", "begin", "start_time"),
+    "stop": ("end", "end_time", "stop_time"),
+}
 _SHOWN = 12  # columns that a line lists
 _LONGEST = 30  # letters of a name that are shown
+
+
+def meanings(columns: Sequence[str]) -> dict[str, str]:
+    """Return our name of each column that has another name and one meaning; the order is that of the columns.
+
+    A column is not taken where ours is there, or where two may be meant. Labels are not taken beside targets, nor a
+    start without a stop.
+    """
+    found: dict[str, str] = {}
+    for ours, others in _TAKEN.items():
+        meant = [name for name in columns if name.casefold() in (ours, *others)]
+        if ours not in columns and len(meant) == 1:
+            found[meant[0]] = ours
+    there = {*columns, *found.values()}
+    if any(name.casefold().startswith("target") for name in columns):
+        found = {name: ours for name, ours in found.items() if ours != "label"}
+    if not {"start", "stop"} <= there:
+        found = {name: ours for name, ours in found.items() if ours not in ("start", "stop")}
+    return {name: found[name] for name in columns if name in found}
 
 
 def lacking(columns: Sequence[str], needed: Collection[str]) -> str:

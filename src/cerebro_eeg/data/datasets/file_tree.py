@@ -2,8 +2,8 @@
 
 BrainVision's ``.eeg`` belongs to the ``.vhdr`` beside it, EEGLAB's ``.fdt`` to the ``.set``, Persyst's ``.dat`` to the
 ``.lay``, and the parts of a split FIF file to its first; an EGI ``.mff`` is a folder. A text table is a recording if
-its columns are those of a headset. Hidden files and other kinds are passed over. Links are followed, but no folder is
-entered twice.
+its columns are those of a headset. An array of numbers is one if its rate is known. Hidden files and other kinds are
+passed over. Links are followed, but no folder is entered twice.
 """
 
 import os
@@ -13,10 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cerebro_eeg.data.reading.arrays import (
+    ARRAYS,
+    NO_FACTS,
+    ArrayFacts,
+    is_none,
+    is_plain,
+    may_be_recording,
+    says_rate,
+)
 from cerebro_eeg.data.reading.formats import suffixes
 from cerebro_eeg.data.reading.header_checks import check_fif
 from cerebro_eeg.data.reading.mne_warnings import quietly
-from cerebro_eeg.data.reading.tables import opened_table, recognise
+from cerebro_eeg.data.reading.tables import is_headset
 from cerebro_eeg.errors import InputError, RecordingError
 from cerebro_eeg.files import real
 
@@ -46,21 +55,32 @@ class PassedOver:
     files: int
     packed: int
     """Those of them that may hold recordings and must be unpacked first."""
+    arrays: tuple[str, ...] = ()
+    """Names of those that look like recordings and do not say their rate."""
 
 
-def find_sources(folder: Path, leave_out: Path | None = None) -> tuple[SourceFile, ...]:
-    """Find all recordings below a folder, sorted by name; ``leave_out`` is a table that is no recording."""
+def find_sources(folder: Path, leave_out: Path | None = None, arrays: ArrayFacts = NO_FACTS) -> tuple[SourceFile, ...]:
+    """Find all recordings below a folder, sorted by name; ``leave_out`` is a table that is no recording.
+
+    An array of numbers is one if its rate is known: from ``arrays``, or from itself or the file beside it.
+    """
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds the EEG files")
     other = real(leave_out) if leave_out is not None else None
     found = []
     for where, names in _folders(folder):
-        for name, parts in sorted(_recordings(where, names).items()):
+        for name, parts in sorted(_recordings(where, names, arrays).items()):
             path = where / name
             if other is None or real(path) != other:
                 name_below = plain_name(path.relative_to(folder))
                 found.append(SourceFile(path, name_below, sum(map(_size, parts)), tuple(parts)))
     if not found:
+        waiting = len(passed_over(folder, (), leave_out).arrays)
+        if waiting:
+            what = "the 1 array of numbers there does" if waiting == 1 else f"the {waiting} arrays of numbers there do"
+            raise InputError(
+                f"the folder has no EEG file, and {what} not tell the rate; say the real one, such as sfreq=256"
+            )
         raise InputError(f"the folder has no EEG file; expected some that end in {', '.join(suffixes())}")
     return tuple(sorted(found, key=lambda source: source.name))
 
@@ -90,7 +110,12 @@ def passed_over(folder: Path, sources: Sequence[SourceFile], leave_out: Path | N
     other = real(leave_out) if leave_out is not None else None
     paths = [where / name for where, names in _folders(folder) for name in names]
     left = [path for path in paths if path not in used and not path.is_dir() and real(path) != other]
-    return PassedOver(len(left), sum(path.name.casefold().endswith(_PACKED) for path in left))
+    waiting = [path for path in left if path.name.casefold().endswith((*ARRAYS, *_TABLES)) and may_be_recording(path)]
+    return PassedOver(
+        len(left),
+        sum(path.name.casefold().endswith(_PACKED) for path in left),
+        tuple(sorted(plain_name(path.relative_to(folder)) for path in waiting)),
+    )
 
 
 def plain_name(relative: Path | str) -> str:
@@ -122,7 +147,7 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
         waiting += [path for path in reversed(inside) if path.is_dir()]
 
 
-def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
+def _recordings(where: Path, names: list[str], arrays: ArrayFacts = NO_FACTS) -> dict[str, list[Path]]:
     """Yield the recordings of one folder: the name of the file to open, and all its files."""
     known = sorted(suffixes(), key=len, reverse=True)
     ends = {name: next((end for end in known if name.casefold().endswith(end)), None) for name in names}
@@ -132,7 +157,9 @@ def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
         path = where / name
         if end is None or (end == ".eeg" and brainvision) or path.is_dir() != (end == ".mff"):
             continue
-        if end in _TABLES and not _is_headset(path):
+        if end in ARRAYS and (not _has_rate(path, arrays) or is_none(path)):
+            continue
+        if end in _TABLES and not is_headset(path) and not (_has_rate(path, arrays) and is_plain(path)):
             continue
         files = [name]
         if end in _SAME_STEM:
@@ -150,13 +177,8 @@ def _recordings(where: Path, names: list[str]) -> dict[str, list[Path]]:
     return found
 
 
-def _is_headset(path: Path) -> bool:
-    try:
-        with opened_table(path) as (head, _):
-            recognise(head)
-    except RecordingError:
-        return False
-    return True
+def _has_rate(path: Path, arrays: ArrayFacts) -> bool:
+    return arrays.sfreq is not None or says_rate(path)
 
 
 def _chains(where: Path, names: list[str]) -> Iterator[tuple[str, list[str]]]:

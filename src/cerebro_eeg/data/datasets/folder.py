@@ -29,13 +29,16 @@ from cerebro_eeg.data.datasets.folder_table import (
     split_of,
     with_positive,
 )
+from cerebro_eeg.data.reading.arrays import ArrayFacts, check_needed, told
 from cerebro_eeg.data.reading.edf_samples import UNITS
 from cerebro_eeg.data.reading.formats import open_recording
+from cerebro_eeg.data.reading.name_map import read_channel_list
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Recording
 from cerebro_eeg.data.storing.recipe import Item, Recipe, SplitUnit, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.progress import counted
+from cerebro_eeg.terminal import one_line
 
 _UNITS: dict[str, SplitUnit] = {"subject": "subject", "recording": "recording", "trial": "trial", "none": "subject"}
 
@@ -49,6 +52,8 @@ def folder(
     split: str | None = None,
     events: tuple[str, ...] = (),
     unit: str | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
     positive: str | None = None,
 ) -> Recipe:
     """Make the recipe of one such tree.
@@ -63,12 +68,16 @@ def folder(
     events : names of events of the files that may go into the store.
     unit : "uV", "nV", "mV" or "V", for channels whose own unit is blank or unknown, and for tables of headsets, which
         have none; without it such channels are refused, and tables are in microvolts.
+    sfreq : samples per second of arrays of numbers that do not say it; without it such arrays are passed over.
+    channels_from : a list with the channel names of arrays that do not say them, one a line.
     positive : the class of two that is looked for, which comes last; None takes the last by the alphabet or by value.
     """
     if unit is not None and unit not in UNITS:
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     check_unit(split, tuple(_UNITS))
-    sources = find_sources(folder, labels)
+    arrays = ArrayFacts(sfreq, () if channels_from is None else read_channel_list(channels_from))
+    sources = find_sources(folder, labels, arrays)
+    check_needed(arrays, [source.path for source in sources])
     table = read_labels(labels, sources) if labels is not None else LabelTable()
     subjects = {**table.subjects, **_subjects(sources, subject, table)}
     found, task = _with_path_labels(sources, label, table)
@@ -100,24 +109,43 @@ def folder(
         )
     if task is not None and found:
         notes.append(say_classes(task, found))
+    if table.taken:
+        words = [f"{one_line(name)} for {ours}" for name, ours in table.taken.items()]
+        notes.append(f"columns of the table are taken by their meaning: {', '.join(words)}")
     if table.unused:
         notes.append(f"{table.unused} columns of the table are not used")
     others = passed_over(folder, sources, labels)
     if others.files:
         packed = f", {others.packed} of them packed: unpack what holds EEG" if others.packed else ""
         notes.append(f"{others.files} files that are no EEG by their suffix or columns passed over{packed}")
+    if others.arrays:
+        count = len(others.arrays)
+        hints.append(
+            f"{counted(count, 'array')} of numbers {'is' if count == 1 else 'are'} passed over, since nothing says the "
+            "rate: --sfreq makes recordings of them (and --unit, --channels-from), if they are EEG"
+        )
     tasks: dict[str, Task] = {task: described} if task is not None and described is not None else {}
     return Recipe(
         "folder",
         "; ".join(["a tree of EEG files", *notes]),
-        functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events, unit),
+        functools.partial(_find, sources, subjects, {} if task is None else {task: found}, events, unit, arrays),
         split_unit=shared,
         tasks=with_positive(tasks, positive),
         one_corpus=False,
         positive_by="--positive",
         hints=tuple(hints),
-        options={} if unit is None else {"unit": unit},
+        waiting=others.arrays,
+        options=_options(unit, arrays),
     )
+
+
+def _options(unit: str | None, arrays: ArrayFacts) -> dict[str, str]:
+    found = {
+        "unit": unit,
+        "sfreq": None if arrays.sfreq is None else f"{arrays.sfreq:g}",
+        "channels_from": ",".join(arrays.channels) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _find(
@@ -126,21 +154,28 @@ def _find(
     labels: Mapping[str, Mapping[str, tuple[Interval, ...]]],
     events: tuple[str, ...],
     unit: str | None,
+    arrays: ArrayFacts,
 ) -> Iterator[Item]:
     for source in sources:
         yield Item(
             source.name,
-            functools.partial(_open, source.path, unit),
+            functools.partial(_open, source.path, unit, arrays),
             subjects.get(source.name),
             {task: found[source.name] for task, found in labels.items() if source.name in found},
             events,
             size=source.size,
             files=source.files,
+            told=told(source.path),
+            as_unit=functools.partial(_open_as, source.path, arrays),
         )
 
 
-def _open(path: Path, unit: str | None, policy: ChannelPolicy) -> Recording:
-    return open_recording(path, policy, unit=unit)
+def _open(path: Path, unit: str | None, arrays: ArrayFacts, policy: ChannelPolicy) -> Recording:
+    return open_recording(path, policy, unit=unit, arrays=arrays)
+
+
+def _open_as(path: Path, arrays: ArrayFacts, policy: ChannelPolicy, unit: str) -> Recording:
+    return open_recording(path, policy, unit=unit, arrays=arrays)
 
 
 def _subjects(sources: Sequence[SourceFile], rule: str | None, table: LabelTable) -> dict[str, str]:

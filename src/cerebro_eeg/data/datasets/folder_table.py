@@ -13,11 +13,11 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cerebro_eeg.data.datasets.column_names import lacking
+from cerebro_eeg.data.datasets.column_names import lacking, meanings
 from cerebro_eeg.data.datasets.file_tree import SourceFile, plain_name
 from cerebro_eeg.data.storing.recipe import Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
@@ -32,11 +32,17 @@ TableRow = dict[str, str]
 
 
 def read_rows(
-    path: Path, what: str, separator: str, needed: Collection[str], also: str = ""
+    path: Path,
+    what: str,
+    separator: str,
+    needed: Collection[str],
+    also: str = "",
+    meant: Callable[[Sequence[str]], Mapping[str, str]] | None = None,
 ) -> tuple[tuple[str, ...], list[TableRow]]:
     """Read the columns and the rows of a table in UTF-8, with or without a byte-order mark; strips blanks.
 
-    ``also`` are words for columns that are not always needed, for the error of a table that lacks others.
+    ``also`` are words for columns that are not always needed, for the error of a table that lacks others. ``meant``
+    returns our names of columns that have others.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -50,11 +56,13 @@ def read_rows(
             f"{what} cannot be read: {error.strerror}; name a file that is there and may be read"
         ) from None
     lines = [[field.strip() for field in line] for line in lines if any(field.strip() for field in line)]
-    columns = tuple(lines[0]) if lines else ()
+    written = tuple(lines[0]) if lines else ()
+    ours = {} if meant is None else meant(written)
+    columns = tuple(ours.get(name, name) for name in written)
     if not set(needed) <= set(columns):
         other = next((name for name, mark in _SEPARATORS.items() if columns and mark in columns[0]), None)
         cased = [name for name in needed if name not in columns and name in map(str.casefold, columns)]
-        hint = f"its values are separated by {other}" if other else lacking(columns, needed)
+        hint = f"its values are separated by {other}" if other else lacking(written, needed)
         if cased and not other:
             hint = f"it has {', '.join(cased)} with capital letters"
         expected = f"columns {', '.join(needed)}, separated by {_name(separator)}{also}"
@@ -206,10 +214,18 @@ class LabelTable:
     has_splits: bool = False
     has_labels: bool = False
     unused: int = 0
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Our name of each column that has another one."""
 
 
 def read_labels(path: Path, sources: Sequence[SourceFile]) -> LabelTable:
-    columns, rows = read_rows(path, TABLE, ",", ["file"], _ALSO)
+    taken: dict[str, str] = {}
+
+    def take(columns: Sequence[str]) -> Mapping[str, str]:
+        taken.update(meanings(columns))
+        return taken
+
+    columns, rows = read_rows(path, TABLE, ",", ["file"], _ALSO, take)
     targets = tuple(column for column in columns if _TARGET.fullmatch(column))
     others = [column for column in columns if column not in _COLUMNS and column not in targets]
     for column in others:
@@ -257,6 +273,7 @@ def read_labels(path: Path, sources: Sequence[SourceFile]) -> LabelTable:
         has["split"],
         has["label"] or bool(targets),
         len(others),
+        taken,
     )
 
 

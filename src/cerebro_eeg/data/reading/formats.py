@@ -11,6 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cerebro_eeg.data.reading.arrays import (
+    ARRAYS,
+    NO_FACTS,
+    TABLES,
+    ArrayFacts,
+    open_array,
+    open_matrix,
+    reads_as_matrix,
+)
 from cerebro_eeg.data.reading.edf import open_edf
 from cerebro_eeg.data.reading.edf_samples import UNITS, opened
 from cerebro_eeg.data.reading.header_checks import check_brainvision, check_fif, read_gdf_channels
@@ -63,11 +72,18 @@ FORMATS = (
     Format("Muse (muse-lsl)", (".csv", ".csv.gz"), "ours", "real", "whole"),
     Format("Emotiv EPOC (SDK)", (".csv", ".csv.gz"), "ours", "real", "whole"),
     Format("OpenBCI (GUI 5)", (".txt", ".csv", ".txt.gz"), "ours", "written", "whole"),
+    Format("NumPy array", (".npy",), "ours", "written", "blocks"),
+    Format("MATLAB matrix (-v7)", (".mat",), "SciPy, after a check of ours", "written", "whole"),
+    Format("table of numbers", TABLES, "ours", "written", "whole"),
 )
 
 
 def open_recording(
-    source: "Path | mne.io.BaseRaw | mne.BaseEpochs", policy: ChannelPolicy = _STRICT, *, unit: str | None = None
+    source: "Path | mne.io.BaseRaw | mne.BaseEpochs",
+    policy: ChannelPolicy = _STRICT,
+    *,
+    unit: str | None = None,
+    arrays: ArrayFacts = NO_FACTS,
 ) -> Recording:
     """Open a file, or wrap an object of MNE; reads the head now, and samples when they are asked for.
 
@@ -77,13 +93,19 @@ def open_recording(
     policy : what becomes of labels that are unknown, duplicate or too many; which channels to keep and their names.
     unit : "uV", "nV", "mV" or "V", for EEG channels whose own unit is blank or unknown; without it they are refused.
         Tables of headsets have no unit of their own: this replaces the microvolts that their makers document.
+    arrays : rate and channel names, for arrays of numbers that say none (``arrays.py``); other files have their own.
     """
     if unit is not None and unit not in UNITS:
         raise ConfigError(f"unit={unit!r} is not a unit of voltage; use one of 'uV', 'nV', 'mV', 'V'")
     if isinstance(source, str | Path):
         path = Path(source)
-        reader = _READERS[_suffix(path)]
+        suffix = _suffix(path)
+        reader = _READERS[suffix]
         with passing_faults():
+            if suffix in ARRAYS:
+                return open_array(path, _strict_twins(policy), unit, arrays)
+            if suffix in TABLES and reads_as_matrix(path, arrays):
+                return open_matrix(path, _strict_twins(policy), unit, arrays)
             return reader(path, policy if reader is _open_edf else _strict_twins(policy), unit)
     policy = _strict_twins(policy)
     if hasattr(source, "annotations") and hasattr(source, "first_samp"):
@@ -101,6 +123,17 @@ def _strict_twins(policy: ChannelPolicy) -> ChannelPolicy:
 def reader_code(error: Exception) -> str:
     """Return the code of a refusal for an error that a reader did not foresee, such as ``reader_keyerror``."""
     return "reader_" + "".join(c if c.isalnum() else "_" for c in type(error).__name__.lower())
+
+
+def short_name(path: Path) -> str:
+    """Return the format of a file in a word or two, by its suffix; "" for a suffix of nobody."""
+    try:
+        suffix = _suffix(path)
+    except RecordingError:
+        return ""
+    return {".csv": "table", ".csv.gz": "table", ".txt": "table", ".txt.gz": "table"}.get(
+        suffix, next(one.name for one in FORMATS if suffix in one.suffixes).replace(",", " ").split()[0]
+    )
 
 
 def suffixes() -> tuple[str, ...]:
@@ -280,4 +313,6 @@ _READERS: dict[str, FormatReader] = {
     ".csv.gz": open_csv,
     ".txt": open_csv,
     ".txt.gz": open_csv,
+    ".npy": open_array,
+    ".mat": open_array,
 }

@@ -50,6 +50,13 @@ def mat_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return {name.decode("latin-1"): shape for _, shape, name in heads}
 
 
+def mat_numbers(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the same for arrays of numbers alone, without cells, structures and letters."""
+    with opened(path) as (read, stamp):
+        heads = [matrix.head() for matrix in _matrices(read, stamp.size, _HEAD)]
+    return {name.decode("latin-1"): shape for bits, shape, name in heads if bits & 0xFF in _NUMBERS}
+
+
 def _matrices(read: ReadBytes, size: int, chunk: int) -> Iterator["_Matrix"]:
     """Yield the arrays at the top of a file."""
     start = read(0, min(128, size))

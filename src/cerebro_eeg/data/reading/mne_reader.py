@@ -109,12 +109,13 @@ def _match(source: Any, policy: ChannelPolicy) -> tuple[ChannelMatch, tuple[Faul
     labels, kinds = list(source.ch_names), list(source.get_channel_types())
     positions = [tuple(ch["loc"][:3]) if ch["coord_frame"] == _HEAD else None for ch in source.info["chs"]]
     match = policy.match(labels, positions, kinds, source.info["bads"])
-    blocks = biosemi_blocks(labels)
+    meant = policy.named(labels)
+    blocks = biosemi_blocks(meant)
     faults = []
     lost = {
         clean(label): kind
-        for label, kind in zip(labels, kinds, strict=True)
-        if kind != "eeg" and read_label(label, blocks, policy.bipolar_ears).channel is not None
+        for label, name, kind in zip(labels, meant, kinds, strict=True)
+        if kind != "eeg" and read_label(name, blocks, policy.bipolar_ears).channel is not None
     }
     if lost:
         named = listed(list(lost), lost)

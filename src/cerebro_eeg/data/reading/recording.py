@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, match
+from cerebro_eeg.channels.match import NEAREST_MM, ChannelMatch, LabelMatch, match
 from cerebro_eeg.channels.names import biosemi_blocks, clean, parse, read_label
 from cerebro_eeg.channels.report import listed
 from cerebro_eeg.errors import ChannelError, RecordingError
@@ -107,6 +107,16 @@ def rate_words(sfreq: float) -> str:
     )
 
 
+LEFT_OUT = "MISC"  # a name that is read as no EEG
+
+
+def _named_note(row: LabelMatch, name: str) -> str:
+    if name == LEFT_OUT:
+        return "left out by the caller"
+    given = f"named {clean(name)} by the caller"
+    return given if row.outcome in ("matched", "renamed", "reference", "bipolar") else f"{given}; {row.note}"
+
+
 @dataclass(frozen=True)
 class ChannelPolicy:
     """The policies of ``channels.match``; the defaults refuse labels that are not understood."""
@@ -124,7 +134,8 @@ class ChannelPolicy:
     too_many: str = "error"
     limit_mm: float = NEAREST_MM
     names: Mapping[str, str] | None = None
-    """The channels that bare labels stand for, {"EXG Channel 0": "Fp1"}; used before any other rule."""
+    """The channels that bare labels stand for, {"EXG Channel 0": "Fp1"}; used before any other rule. A channel whose
+    name is "" is left out."""
     bads: Collection[str] = ()
     """Labels that a table beside the file marks as bad; they are left out, as those that the file itself marks."""
 
@@ -142,7 +153,22 @@ class ChannelPolicy:
         bads: Collection[str] = (),
     ) -> ChannelMatch:
         """Match the labels of one recording by this policy; the other arguments are those of ``channels.match``."""
-        meant = self._named(labels)
+        try:
+            return self._match(labels, positions, kinds, bads)
+        except ChannelError as error:
+            error.labels = tuple(map(clean, labels))
+            raise
+
+    def _match(
+        self,
+        labels: Sequence[str],
+        positions: Sequence[Sequence[float] | None] | None,
+        kinds: Sequence[str | None] | None,
+        bads: Collection[str],
+    ) -> ChannelMatch:
+        meant = self.named(labels)
+        if self.duplicates == "error" and meant != list(labels):
+            self._check_names(labels, meant)
         marked = {clean(label) for label in (*self.bads, *bads)}
         bad = [name for name, label in zip(meant, labels, strict=True) if clean(label) in marked]
         found = match(
@@ -163,14 +189,26 @@ class ChannelPolicy:
         if meant == list(labels):
             return found
         rows = [
-            row if name == label else replace(row, label=clean(label), note=f"named {clean(name)} by the caller")
+            row if name == label else replace(row, label=clean(label), note=_named_note(row, name))
             for row, name, label in zip(found.rows, meant, labels, strict=True)
         ]
         return ChannelMatch(tuple(rows))
 
-    def _named(self, labels: Sequence[str]) -> list[str]:
+    def named(self, labels: Sequence[str]) -> list[str]:
+        """Return the labels with those that have another name here under it."""
         names = {clean(label): name for label, name in (self.names or {}).items()}
-        return [names.get(clean(label), label) for label in labels]
+        return [(names[clean(label)] or LEFT_OUT) if clean(label) in names else label for label in labels]
+
+    def _check_names(self, labels: Sequence[str], meant: Sequence[str]) -> None:
+        """Refuse a name that another channel of the file has, too; the line of ``match`` would not say who gave it."""
+        readings = [parse(name, bipolar_ears=self.bipolar_ears).channel for name in meant]
+        for index, (label, name, channel) in enumerate(zip(labels, meant, readings, strict=True)):
+            twin = readings.index(channel) if channel in readings[:index] else index
+            if channel is not None and twin < index and (name != label or meant[twin] != labels[twin]):
+                raise ChannelError(
+                    f"{channel.name} is the name of two channels after renaming: "
+                    f"{listed([clean(labels[twin]), clean(label)])}; give them different names, or leave one out"
+                )
 
     def _present(self, labels: Sequence[str], keep: Collection[str], bads: Collection[str]) -> list[str]:
         readings = [parse(name, bipolar_ears=self.bipolar_ears) for name in keep]

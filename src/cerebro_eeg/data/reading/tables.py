@@ -174,6 +174,21 @@ class CsvTable:
 @contextlib.contextmanager
 def opened_table(path: Path) -> Iterator[tuple[TableHead, Columns]]:
     """Yield the head of a table, and a function that reads columns: those with samples, and those that need 64 bits."""
+    with _opened_lines(path) as lines:
+        head = _head(lines)
+        yield head, lambda samples, exact: _body(lines, head, list(samples), list(exact))
+
+
+def first_row(path: Path) -> tuple[TableHead, list[str]]:
+    """Read the head of a table and the fields of the row below it; no fields where there is no row."""
+    with _opened_lines(path) as lines:
+        head = _head(lines)
+        row = next((line for line in lines if line.strip()), "")
+        return head, _fields(row, head.separator) if row else []
+
+
+@contextlib.contextmanager
+def _opened_lines(path: Path) -> Iterator[Iterator[str]]:
     with opened(path):  # a folder, a pipe or a file that cannot be read ends here
         pass
     try:
@@ -181,9 +196,7 @@ def opened_table(path: Path) -> Iterator[tuple[TableHead, Columns]]:
             with path.open("rb") as plain:
                 packed = plain.read(2) == b"\x1f\x8b"
             with gzip.open(path) if packed else path.open("rb") as file:
-                lines = _lines(file)
-                head = _head(lines)
-                yield head, lambda samples, exact: _body(lines, head, list(samples), list(exact))
+                yield _lines(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise RecordingError("damaged", "its compressed data is damaged or cut; copy the file anew") from None
 
@@ -213,9 +226,12 @@ def _head(lines: Iterator[str]) -> TableHead:
             comments.append(text[1:].strip())
         elif text:
             separator = max(",;\t", key=text.count)
-            columns = tuple(field.strip().strip('"').strip() for field in text.split(separator))
-            return TableHead(tuple(comments), columns, separator)
+            return TableHead(tuple(comments), tuple(_fields(line, separator)), separator)
     raise RecordingError("empty", "no line that names columns")
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    return [field.strip().strip('"').strip() for field in line.strip("\r\n").split(separator)]
 
 
 def _body(lines: Iterator[str], head: TableHead, samples: list[int], exact: list[int]) -> CsvTable:
@@ -272,7 +288,7 @@ def _parsed(block: list[str], head: TableHead, wanted: Sequence[int], done: int)
 def _parsed_slowly(block: list[str], head: TableHead, wanted: Sequence[int], done: int) -> NDArray[np.float64]:
     out = np.empty((len(block), len(wanted)))
     for number, line in enumerate(block):
-        fields = [field.strip().strip('"').strip() for field in line.split(head.separator)]
+        fields = _fields(line, head.separator)
         for place, column in enumerate(wanted):
             text = fields[column]
             try:
@@ -332,15 +348,31 @@ def open_csv(path: Path, policy: ChannelPolicy, unit: str | None = None) -> Reco
 
 def recognise(head: TableHead) -> TableLayout:
     """Find out by its head which device wrote a table."""
-    for what in (_muse, _emotiv, _openbci):
-        device = what(head)
-        if device is not None:
-            return device
+    device = _device(head)
+    if device is not None:
+        return device
     raise RecordingError(
         "columns",
         f"the {len(head.columns)} columns of this table are not those of Muse (timestamps, TP9, AF7, AF8, TP10), "
-        "Emotiv EPOC (AF3 ... T8, COUNTER) or OpenBCI (%OpenBCI; Sample Index, EXG Channel 0 ...); write EDF from it",
+        "Emotiv EPOC (AF3 ... T8, COUNTER) or OpenBCI (%OpenBCI; Sample Index, EXG Channel 0 ...), nor numbers below a "
+        "line of electrode names; write EDF from it",
     )
+
+
+def _device(head: TableHead) -> TableLayout | None:
+    return next((device for what in (_muse, _emotiv, _openbci) if (device := what(head)) is not None), None)
+
+
+def is_headset(path: Path, *, broken: bool = False) -> bool:
+    """Return whether a text table is one that a headset wrote; ``broken``: also one whose head has a fault."""
+    try:
+        head = first_row(path)[0]
+    except RecordingError:
+        return False
+    try:
+        return _device(head) is not None
+    except RecordingError:
+        return broken
 
 
 def _muse(head: TableHead) -> TableLayout | None:

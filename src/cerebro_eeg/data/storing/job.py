@@ -8,13 +8,13 @@ from typing import Any, Literal
 from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
 from cerebro_eeg.data.filtering.quality import Policy, Thresholds
-from cerebro_eeg.data.preprocess import preprocess
+from cerebro_eeg.data.preprocess import Preprocessed, plan_unread, preprocess
 from cerebro_eeg.data.reading.recording import Recording
 from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.mains import MainsTable
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, is_id
-from cerebro_eeg.data.storing.writer import ShardWriter
+from cerebro_eeg.data.storing.writer import NO_SAMPLE, ShardWriter
 from cerebro_eeg.errors import RecordingError
 from cerebro_eeg.schema import to_dict
 
@@ -40,6 +40,8 @@ class PrepareChoices:
     too_many: Literal["error", "nearest"] | None = None
     """What becomes of a recording with more than ``max_channels``; None takes the recipe's rule."""
     max_channels: int | None = None
+    names: Mapping[str, str] | None = None
+    """The electrode by a channel's name in the files, "" for channels that are left out; None takes the recipe's."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
         policy = replace(policy, too_many=choices.too_many)
     if choices.max_channels is not None:
         policy = replace(policy, max_channels=choices.max_channels)
+    if choices.names is not None:
+        policy = replace(policy, names={**(policy.names or {}), **choices.names})
     check_policies(policy.unknown, policy.untrained, policy.duplicates, policy.too_many, policy.max_channels)
     return replace(recipe, signal=signal, policy=policy)
 
@@ -109,7 +113,7 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     """
     before = _look(job, id, item)
     opened = item.open(job.recipe.policy)
-    known = [mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None]
+    known = _known_mains(job, item)
     if not known and job.mains is not None:
         known = [job.mains.of(item, opened)]
     prepared = preprocess(
@@ -140,6 +144,31 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
             source_bytes=item.size,
             source=_fingerprint(job, id, item, before),
         )
+
+
+def plan_one(job: Job, item: Item) -> Preprocessed:
+    """Do what ``store_one`` does before it writes, with the same errors, and read samples only where it takes some.
+
+    Only a quality policy that drops or refuses takes samples. What else only samples show is not checked: damage in
+    the middle of a file, and a recording without one finite sample.
+    """
+    opened = item.open(job.recipe.policy)
+    mains = next(iter(_known_mains(job, item)), 0.0)
+    if job.choices.quality == "keep":
+        prepared = plan_unread(opened, job.recipe.signal, mains=mains)
+    else:
+        thresholds, quality = job.choices.thresholds, job.choices.quality
+        prepared = preprocess(opened, job.recipe.signal, thresholds=thresholds, quality=quality, mains=mains)
+    dict(item.labels)
+    _subject(item)
+    if not opened.samples:
+        raise RecordingError("empty", NO_SAMPLE)
+    return prepared
+
+
+def _known_mains(job: Job, item: Item) -> list[float]:
+    """Return what is stated of the mains frequency, the user's word first."""
+    return [mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None]
 
 
 def _look(job: Job, id: str, item: Item) -> str | None:

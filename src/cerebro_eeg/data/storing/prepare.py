@@ -31,7 +31,8 @@ from cerebro_eeg.data.storing.shards import claim, disk_errors
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, forget, read_reasons, write_skipped
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import NAME, create_store
-from cerebro_eeg.data.storing.workers import check_start, finished, in_own_process, run_all
+from cerebro_eeg.data.storing.survey import Looked, crashed, look
+from cerebro_eeg.data.storing.workers import check_start, each_apart, finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
 from cerebro_eeg.files import absent, remove_empty
 
@@ -315,3 +316,33 @@ def _finding(recipe: Recipe) -> Iterator[Item]:
 def _belongs(id: str, part: tuple[int, int]) -> bool:
     """Return whether a recording belongs to a part; the id decides, so every machine divides alike."""
     return int(hashlib.sha256(id.encode()).hexdigest()[:12], 16) % part[1] == part[0] - 1
+
+
+def survey(
+    recipe: Recipe,
+    choices: PrepareChoices | None = None,
+    *,
+    workers: int = 0,
+    part: tuple[int, int] = (1, 1),
+    key_file: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Looked]:
+    """Return what ``prepare`` would make of each source of a part, without a store; heads are read, mostly no samples.
+
+    With ``workers`` processes no file can end this one. ``progress`` is called with (sources done, sources in all).
+    """
+    choices = choices or PrepareChoices()
+    job = Job(Path(), with_choices(recipe, choices), choices)
+    key = None if recipe.own_ids else privacy.read_key(key_file or privacy.default_key_file())
+    items, sources = _find(recipe, key)
+    names = {id: sources["recordings"].get(id, id) for id in items}
+    mine = [(id, items[id]) for id in items if _belongs(id, part)]
+    calls = [(job, id, item, names[id]) for id, item in mine]
+    results = each_apart(look, calls, workers) if workers else enumerate(look(*call) for call in calls)
+    found: dict[int, Looked] = {}
+    for number, looked in results:
+        id, item = mine[number]
+        found[number] = looked or crashed(id, item, names[id])
+        if progress is not None:
+            progress(len(found), len(mine))
+    return [found[number] for number in sorted(found)]

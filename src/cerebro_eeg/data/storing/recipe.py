@@ -42,6 +42,9 @@ class Item:
     them, and a store notices when they are replaced."""
     told: str = ""
     """Facts about the samples from tables beside the files, as any text; a store notices when they change."""
+    as_unit: Callable[[ChannelPolicy, str], Recording] | None = None
+    """Opens it with a unit for channels whose own is unknown, to see whether that would help; None where nobody may
+    say a unit."""
     part_of: str = ""
     """The data set it belongs to, where the source holds several; the mains frequency is decided for each."""
 
@@ -94,6 +97,8 @@ class Recipe:
     """The option that chooses the positive of two classes, which is the last; empty where the corpus has chosen."""
     hints: tuple[str, ...] = ()
     """Lines that the user should read before the work begins."""
+    waiting: tuple[str, ...] = ()
+    """Names of arrays of numbers that are passed over, because nothing says their rate."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options beside the folder that change what is found; a store keeps to them."""
 

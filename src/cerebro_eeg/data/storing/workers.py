@@ -85,6 +85,11 @@ def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generato
         left = left[near:]
 
 
+def cores() -> int:
+    """Return how many processes this machine, or the job on it, can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def in_own_process(function: Callable[..., T], *args: object) -> T | None:
     """Return the result of a function of a module in a process of its own; None where the process dies of it."""
     check_start()
@@ -102,6 +107,42 @@ def in_own_process(function: Callable[..., T], *args: object) -> T | None:
             return None
         except OSError as error:
             raise _no_processes(error) from None
+
+
+def each_apart(
+    function: Callable[..., T], calls: Sequence[tuple[object, ...]], workers: int
+) -> Generator[tuple[int, T | None], None, None]:
+    """Yield number and result of each call of a function of a module, in processes of their own and in any order.
+
+    A call that ends its process has the result None; the others go on.
+    """
+    check_start()
+    left = list(enumerate(calls))
+    while left:
+        done: set[int] = set()
+        try:
+            with ProcessPoolExecutor(min(workers, len(left)), multiprocessing.get_context("spawn")) as pool:
+                try:
+                    with _starting():
+                        futures = {pool.submit(function, *given): number for number, given in left}
+                    for future in as_completed(futures):
+                        result = future.result()
+                        done.add(futures[future])
+                        yield futures[future], result
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+            return
+        except BrokenProcessPool:
+            if not done:
+                _check_that_processes_start()
+        except OSError as error:
+            raise _no_processes(error) from None
+        left = [call for call in left if call[0] not in done]
+        near = 2 * workers + 1  # those that were at work or handed out: one of them is to blame
+        for number, given in left[:near]:
+            yield number, in_own_process(function, *given)
+        left = left[near:]
 
 
 _STARTING = "CEREBRO_EEG_STARTS_A_PROCESS"
@@ -168,12 +209,12 @@ def do_one(job: Job, writer: ShardWriter, log: SkipLog, id: str, item: Item) -> 
     except StoreError:
         raise  # the disk or the store itself: no file can be blamed
     except Exception as error:  # a file that breaks a reader in an unforeseen way must not stop the others
-        skip = _reason(error)
+        skip = reason_of(error)
         log.add(id, *skip)
         return Outcome(item.size, skip.code in TRANSIENT)
 
 
-def _reason(error: Exception) -> Skip:
+def reason_of(error: Exception) -> Skip:
     """Return why a recording is skipped; a fault of disk, network or memory is none of the file."""
     if isinstance(error, RecordingError):
         return Skip(error.code, _public(str(error)))

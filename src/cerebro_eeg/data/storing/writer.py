@@ -221,6 +221,9 @@ class ShardWriter:
             raise
 
 
+NO_SAMPLE = "no sample of this recording can be stored; expected at least one"
+
+
 class Draft:
     """A recording on its way into a shard: ``segment``, ``write`` its blocks, the next ``segment``, ``commit``."""
 
@@ -272,7 +275,7 @@ class Draft:
         if not self._open:
             raise InputError("a recording is committed once, inside its block")
         if not self._samples:
-            raise RecordingError("empty", "no sample of this recording can be stored; expected at least one")
+            raise RecordingError("empty", NO_SAMPLE)
         counts = {"not_finite": self._splitter.not_finite, "too_large": self._splitter.too_large}
         given = dict(quality or {})
         record = check(
