@@ -30,10 +30,15 @@ _VERB = re.compile(
     r"\bcerebro-eeg (?=(?:compare|embed|evaluate|finetune|info|predict|prepare|pretrain|simulate|verify)\b)"
 )
 SWITCHES = frozenset(
-    "again balanced causal deterministic everything few freeze legacy paper quick random-weights recompute retry "
-    "show-events show-paths".split()
+    "again balanced capture causal deterministic dry-run everything explain few freeze legacy new-subjects paper "
+    "quick random-weights recompute retry show-events show-paths".split()
 )
 """Flags without a value that are off unless given, and that take none in any other verb."""
+
+
+def called_in_python() -> bool:
+    """Return whether a function of Python was called, and not a verb of the command line."""
+    return _IN_PYTHON.get()
 
 
 @contextlib.contextmanager

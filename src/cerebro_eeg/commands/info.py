@@ -1,5 +1,6 @@
 """``cerebro-eeg info``: describes a preset, a checkpoint, a store, a recording or a folder; each has its own module."""
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +9,7 @@ from cerebro_eeg.commands.info_model import ModelInfo, info_model
 from cerebro_eeg.commands.info_recording import RecordingSummary, info_recording
 from cerebro_eeg.commands.info_store import StoreSummary, info_store
 from cerebro_eeg.config import PRESETS
-from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError
+from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, StoreError, called_in_python
 from cerebro_eeg.model.shipped import SHIPPED, is_shipped, shipped_names
 from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.schema import did_you_mean
@@ -171,7 +172,13 @@ def _info_folder(
 
         with unheard():
             loaded = load_model(model)
-    return survey_folder(recipe, choices, workers=cores(), key=key, show_paths=show_paths, table=table, model=loaded)
+    workers = 0 if _in_script() else cores()
+    return survey_folder(recipe, choices, workers=workers, key=key, show_paths=show_paths, table=table, model=loaded)
+
+
+def _in_script() -> bool:
+    """Return whether a user's script has called. Processes would run it again, and a look is not worth a guard."""
+    return called_in_python() and hasattr(sys.modules["__main__"], "__file__")
 
 
 def _find(target: str) -> Kind:

@@ -41,7 +41,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FolderSurvey(Shown):
     """What prepare would make of each recording of a folder."""
 

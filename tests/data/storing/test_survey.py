@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -322,3 +324,17 @@ def test_a_store_notices_that_the_file_beside_an_array_changed(home):
     beside.write_text(json.dumps({"sfreq": 128, "unit": "mV", "channels": NAMES}))
     with pytest.raises(Exception, match="another source in the place of the one that was stored"):
         prepare(folder(home / "eeg"), home / "store")
+
+
+def test_a_script_without_a_guard_looks_in_one_process(tmp_path):
+    """Worker processes run the script again. A look changes nothing, so it needs no guard in the user's script."""
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import cerebro_eeg\n"
+        "cerebro_eeg.simulate('eeg', subjects=1, minutes=0.2, tasks='eyes', montages='10-20')\n"
+        "print(repr(cerebro_eeg.info('eeg')))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "<FolderSurvey: 1 of 1 recording usable>\n"
+    assert "Traceback" not in done.stderr
