@@ -465,6 +465,7 @@ def prepare(
     part: str = "1/1",
     dask: str | None = None,
     retry: bool = False,
+    anew: bool = False,
     mains: float | None = None,
     reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] | None = None,
     causal: bool = False,
@@ -492,8 +493,8 @@ def prepare(
 ) -> PrepareResult | FolderSurvey:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
-    Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store.
-    A warning tells where recordings were skipped.
+    Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store. With other
+    options it prepares again what they concern. A warning tells where recordings were skipped.
 
     Try, for example:
       cerebro_eeg.prepare("openeeg", "path/to/pack", out="my-store")
@@ -512,6 +513,8 @@ def prepare(
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
         retry: Try again what was skipped before. Without it only what a disk or a network may be to blame for is.
+        anew: Change the options of a store also where that concerns most of its samples, which are then deleted and
+            prepared again. Options that concern fewer are changed without it.
         mains: Mains frequency in Hz; otherwise the corpus's own, or what a look at some recordings shows.
         reference: What the channels are measured against; otherwise as the recipe says, mostly as recorded.
         causal: Filters that never look ahead, for models that will run on streams; otherwise zero-phase ones.
@@ -529,7 +532,7 @@ def prepare(
         exclude: tueg: whom to leave out: the folder of TUAB, a file with a subject a line, or none.
         labels: folder: the table with labels and subjects.
         label: folder: where in a path the label is: parent, top, or an expression with a group; bids: the column of
-            participants.tsv.
+            participants.tsv, or task, session, run or acquisition of the names.
         subject: folder: where in a path the subject is: parent, top, or an expression with a group; moabb: numbers of
             the subjects to take, with commas.
         split: What no two splits share. seed: trials or subject; folder: subject, recording or trial; bids: subject;

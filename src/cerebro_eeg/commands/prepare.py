@@ -1,6 +1,7 @@
 """``cerebro-eeg prepare``: the recordings of a corpus into a store; disk and time are estimated before it starts."""
 
 import contextlib
+import dataclasses
 import shlex
 import time
 import warnings
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cerebro_eeg.commands.info_folder import FolderSurvey, survey_folder
 from cerebro_eeg.commands.info_store import quality_words
 from cerebro_eeg.data.storing.remedies import remedy_of
+from cerebro_eeg.data.storing.speed import SPEED
 from cerebro_eeg.errors import ConfigError, without_options
 from cerebro_eeg.notebook import InFolder, by_column
 from cerebro_eeg.progress import Progress, counted, in_bytes, in_time, time_left
@@ -20,11 +22,11 @@ from cerebro_eeg.terminal import one_line
 
 if TYPE_CHECKING:
     from cerebro_eeg.data.reading.recording import ChannelPolicy
+    from cerebro_eeg.data.storing.change import Changed
     from cerebro_eeg.data.storing.prepare import Prepared
     from cerebro_eeg.data.storing.recipe import Item, Recipe
     from cerebro_eeg.runs.stored import OpenStore, StoreArrays
 
-SPEED = 7e6  # stored values per second and core: the open-EEG pack, 326 million values, took 24 s with 2 workers
 PROBES = 5  # recordings that are opened to estimate disk and time
 
 
@@ -126,6 +128,7 @@ class PrepareResult(InFolder):
             "remedies": {code: remedy_of(code) for code in self.skipped},
             "tried_again_next_time": found.passing,
             **shown,
+            "changed": None if found.changed is None else _changed_dict(found.changed),
             "hash": found.hash,
             "done": self.done,
             "done_before": found.done_before,
@@ -152,6 +155,7 @@ class PrepareResult(InFolder):
             *([f"  upsampled {counted(found.upsampled, 'recording')}"] if found.upsampled else []),
             *self._to_look_at(),
             f"  hash      {found.hash}",
+            *_changed_lines(found.changed, found.hash),
         ]
         if self.skipped:
             lines.append(
@@ -194,10 +198,26 @@ GROUPS = {
     ),
     "labels and splits": ("labels", "label", "subject", "split", "events", "positive", "task"),
     "privacy": ("key", "map", "show_paths"),
-    "how it is carried out": ("out", "workers", "part", "dask", "retry"),
+    "how it is carried out": ("out", "workers", "part", "dask", "retry", "anew"),
     "single corpora": ("exclude", "legacy", "protocol"),
 }
 """The groups of the help."""
+
+
+def _changed_dict(changed: "Changed") -> dict[str, object]:
+    return {**dataclasses.asdict(changed), "kept": changed.kept}
+
+
+def _changed_lines(changed: "Changed | None", hash: str) -> Iterator[str]:
+    """Say what other options have changed, and what that means for runs that learned from the store."""
+    if changed is None:
+        return
+    yield f"  changed   {changed.text()}"
+    if changed.hash_before != hash:
+        yield (
+            f"  before    the hash was {changed.hash_before}; runs of that store neither go on nor are scored with "
+            "this one: the earlier options make it again"
+        )
 
 
 def prepare(
@@ -212,6 +232,7 @@ def prepare(
     part: str = "1/1",
     dask: str | None = None,
     retry: bool = False,
+    anew: bool = False,
     mains: float | None = None,
     reference: Literal["as_recorded", "average", "linked_ears", "tcp", "double_banana"] | None = None,
     causal: bool = False,
@@ -239,8 +260,8 @@ def prepare(
 ) -> PrepareResult | FolderSurvey:
     """Filter, notch, resample and store every recording of a corpus; what cannot be used is listed with its reason.
 
-    Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store.
-    The exit code is 6 where recordings were skipped.
+    Interrupted or killed, start it again with the same arguments: it goes on, and ends with the same store. With other
+    options it prepares again what they concern. The exit code is 6 where recordings were skipped.
 
     Try, for example:
       cerebro-eeg prepare openeeg path/to/pack --out my-store
@@ -259,6 +280,8 @@ def prepare(
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.
         dask: The address of a Dask scheduler, such as tcp://host:8786, to do the work on its cluster instead.
         retry: Try again what was skipped before. Without it only what a disk or a network may be to blame for is.
+        anew: Change the options of a store also where that concerns most of its samples, which are then deleted and
+            prepared again. Options that concern fewer are changed without it.
         mains: Mains frequency in Hz; otherwise the corpus's own, or what a look at some recordings shows.
         reference: What the channels are measured against; otherwise as the recipe says, mostly as recorded.
         causal: Filters that never look ahead, for models that will run on streams; otherwise zero-phase ones.
@@ -276,7 +299,7 @@ def prepare(
         exclude: tueg: whom to leave out: the folder of TUAB, a file with a subject a line, or none.
         labels: folder: the table with labels and subjects.
         label: folder: where in a path the label is: parent, top, or an expression with a group; bids: the column of
-            participants.tsv.
+            participants.tsv, or task, session, run or acquisition of the names.
         subject: folder: where in a path the subject is: parent, top, or an expression with a group; moabb: numbers of
             the subjects to take, with commas.
         split: What no two splits share. seed: trials or subject; folder: subject, recording or trial; bids: subject;
@@ -358,6 +381,7 @@ def prepare(
                 dask=dask,
                 part=numbers,
                 retry=retry,
+                anew=anew,
                 key_file=key,
                 map_file=map,
                 comparing=report.comparing,

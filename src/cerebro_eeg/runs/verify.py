@@ -184,7 +184,7 @@ def _verify_store(folder: Path, thing: Verified, add: Done) -> None:
     from cerebro_eeg.data.storing.mains import read_table
     from cerebro_eeg.data.storing.shards import read_shard, shard_names
     from cerebro_eeg.data.storing.store import Store
-    from cerebro_eeg.data.storing.store_info import NAME, has_own_form, read_info
+    from cerebro_eeg.data.storing.store_info import NAME, ChangingStoreError, has_own_form, read_info
 
     try:
         info = read_info(folder)
@@ -193,6 +193,9 @@ def _verify_store(folder: Path, thing: Verified, add: Done) -> None:
         thing.checked.append(f"{NAME}: format {info.format}" + (", its SHA-256" if info.has_sums else ""))
         if not info.has_sums:
             thing.uncovered.append(f"{NAME} has no sum of its own (format {info.format})")
+    except ChangingStoreError as error:
+        thing.uncovered.append(f"everything: {error}")
+        return
     except StoreError as error:
         thing.damaged.append(str(error))
         thing.uncovered.append("the samples: without store.json there is no store to read")

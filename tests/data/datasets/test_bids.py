@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from cerebro_eeg.data.datasets.bids_tree import find_bids, nearest, sidecar
 from cerebro_eeg.data.datasets.folder_table import split_of
 from cerebro_eeg.data.reading.recording import ChannelPolicy, Event
 from cerebro_eeg.data.storing.prepare import prepare
-from cerebro_eeg.data.storing.recipe import Task
+from cerebro_eeg.data.storing.recipe import Item, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError
@@ -298,15 +299,137 @@ def test_names_that_are_no_utf8(top, tmp_path):
     assert "sub-\\\\xff" in (tmp_path / "map").read_text()
 
 
-def test_events_that_were_edited_since_are_refused(top, tmp_path):
+# Parts of names as labels
+
+
+def two_tasks(top: Path, sessions=("a", "b")) -> Path:
+    """Four subjects with two tasks in two sessions each; the third has one session, without a name."""
+    write(top / "dataset_description.json", "{}")
+    tsv(top / "participants.tsv", "participant_id age", *(f"sub-{n} {20 + n}" for n in range(4)))
+    for subject in range(4):
+        for number, session in enumerate(sessions if subject != 2 else (None,)):
+            for task in ("rest", "count"):
+                where = "" if session is None else f"_ses-{session}"
+                path = top / f"sub-{subject}" / (f"ses-{session}" if session else "") / "eeg"
+                edf(
+                    path / f"sub-{subject}{where}_task-{task}_eeg.edf",
+                    seed=20 * subject + 2 * number + (task == "rest"),
+                )
+    return top
+
+
+def label_of(item: Item, task: str) -> str | None:
+    (interval,) = item.labels.get(task, (Interval(0, 0),))
+    return interval.label
+
+
+def test_the_task_is_a_label(tmp_path):
+    recipe = bids(two_tasks(tmp_path / "ds"), label="task", split="subject")
+    items = items_of(recipe)
+    assert {name: label_of(item, "task") for name, item in items.items()} == {
+        name: "rest" if "task-rest" in name else "count" for name in items
+    }
+    assert recipe.tasks == {"task": Task("classification", ("count", "rest"), 5.0, 5.0)}
+    splits = {}
+    for item in items.values():
+        splits.setdefault(item.subject, set()).add(item.labels["task"][0].split)
+    assert all(len(found) == 1 for found in splits.values())  # both tasks of a subject are in one split
+    done = prepare(recipe, tmp_path / "store", key_file=tmp_path / "key")
+    assert (done.recordings, done.skipped) == (14, {})
+    windows = find_windows(Store(tmp_path / "store"), seconds=5, task="task")
+    assert sorted(windows.label.tolist()) == [0] * 14 + [1] * 14  # 7 recordings of 12 s each: two windows of 5 s
+
+
+@pytest.mark.parametrize("label", ["session", "ses"])
+def test_the_session_is_a_label_where_a_recording_has_one(tmp_path, label):
+    recipe = bids(two_tasks(tmp_path / "ds"), label=label, positive="a")
+    assert {label_of(item, label) for name, item in items_of(recipe).items() if "ses-" in name} == {"a", "b"}
+    assert all(item.labels == {} for name, item in items_of(recipe).items() if "ses-" not in name)
+    assert recipe.tasks[label].names == ("b", "a")
+    assert f"2 of 14 recordings have no {label}, stored without" in recipe.about
+
+
+def test_runs_are_labels_in_the_order_of_their_numbers(top):
+    recipe = bids(top, label="run", task="odd")
+    assert [label_of(item, "run") for item in items_of(recipe).values()] == ["1", "2"]
+    assert recipe.tasks["run"].names == ("1", "2")
+
+
+def test_a_label_that_is_nowhere_is_told_what_there_is(tmp_path):
+    top = two_tasks(tmp_path / "ds")
+    line = refused(InputError, top, label="diagnosis")
+    assert "it has the columns participant_id, age; expected columns participant_id, diagnosis" in line
+    assert line.endswith("; or give label one of the parts of names: task (count, rest), session (2 values)")
+    line = refused(InputError, top, label="run")
+    assert "label='run' makes no two classes: no name of a recording has run-; what may be a label here: " in line
+    line = refused(InputError, top, label="task", task="rest")
+    assert "the 7 recordings that have it have task-rest; what may be a label here: " in line
+    assert line.endswith("columns of participants.tsv: age; parts of names: session (2 values)")
+    (top / "participants.tsv").unlink()
+    line = refused(InputError, top, label="group")
+    assert "has no participants.tsv with such a column; what may be a label here: parts of names: task (count" in line
+    assert "there have 2 other tasks: count, rest" in refused(InputError, top, task="sleep")
+    (top / "dataset_description.json").unlink()
+    assert "sub- folders are there: copy that file to them" in refused(InputError, top)
+    dated = two_tasks(tmp_path / "dated", ("20200131", "20200301"))
+    assert "2020" not in refused(InputError, dated, label="diagnosis")  # it may be the date of a recording
+    one = two_tasks(tmp_path / "one", ("20200131",))
+    assert "2020" not in refused(InputError, one, label="session")
+
+
+def test_a_column_with_the_name_of_a_part_of_names_is_not_guessed(tmp_path):
+    top = two_tasks(tmp_path / "ds")
+    tsv(top / "participants.tsv", "participant_id session run", *(f"sub-{n} s{n % 2} r{n % 2}" for n in range(4)))
+    line = refused(ConfigError, top, label="session")
+    assert "is a column of participants.tsv and a part of the names (ses-...); rename the column" in line
+    assert {label_of(item, "ses") for item in items_of(bids(top, label="ses")).values()} == {"a", "b", None}
+    assert {label_of(item, "run") for item in items_of(bids(top, label="run")).values()} == {"r0", "r1"}
+
+
+# Other options into the same store
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left", "rewritten"),
+    [
+        ({"label": "task"}, {"label": "session"}, 0, 14),
+        ({"label": "task"}, {"label": "task", "split": "none"}, 0, 14),
+        ({}, {"task": "rest"}, 7, 0),
+        ({"task": "rest"}, {"task": "count"}, 7, 0),
+        ({"task": "rest", "label": "session"}, {"label": "task"}, 0, 7),
+    ],
+    ids=str,
+)
+def test_other_options_give_the_store_of_a_fresh_preparation(tmp_path, before, after, left, rewritten):
+    top, key = two_tasks(tmp_path / "ds"), tmp_path / "key"
+    prepare(bids(top, **before), tmp_path / "store", key_file=key)
+    found = prepare(bids(top, **after), tmp_path / "store", key_file=key, anew=True)
+    assert found.hash == prepare(bids(top, **after), tmp_path / "fresh", key_file=key).hash
+    assert (found.changed.left, found.changed.rewritten, found.changed.again) == (left, rewritten, {})
+    Store(tmp_path / "store").verify(full=True)
+
+
+def test_recordings_whose_files_are_gone_do_not_leave_by_the_way(tmp_path):
+    """A subject whose disk is not there is no option."""
+    top, key = two_tasks(tmp_path / "ds"), tmp_path / "key"
+    first = prepare(bids(top), tmp_path / "store", key_file=key)
+    (top / "sub-1").rename(tmp_path / "away")
+    for options in ({}, {"label": "task"}, {"task": "rest"}):
+        with pytest.raises(ConfigError, match="the source is not there any more"):
+            prepare(bids(top, **options), tmp_path / "store", key_file=key, anew=True)
+    assert Store(tmp_path / "store").hash() == first.hash
+
+
+def test_events_that_were_edited_since_are_followed(top, tmp_path):
     """Also those that last no time, which are no labels."""
     table = top / ODD[0].replace("_eeg.edf", "_events.tsv")
     tsv(table, "onset duration trial_type", "1.0 0 target", "4.0 0 standard")
     prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
     prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
     tsv(table, "onset duration trial_type", "2.0 0 target", "4.0 0 standard")
-    with pytest.raises(ConfigError, match="other events"):
-        prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
+    found = prepare(bids(top, events=("target", "standard")), tmp_path / "store", key_file=tmp_path / "key")
+    assert (found.changed.rewritten, found.changed.again) == (1, {})
+    assert [event.onset for record in Store(tmp_path / "store").recordings for event in record.events].count(2.0) == 1
 
 
 def test_events_that_overlap_and_differ_are_told(top):

@@ -109,8 +109,9 @@ def test_through_a_store(corpus, tmp_path):
             # exactly the angles of the last sample of each window
             np.testing.assert_array_equal(found.target[mine], scaled(subject, number)[starts + 199].astype(np.float32))
     assert {record.mains for record in store.recordings} == {None}  # 60 Hz is above the pass-band of 100 Hz
-    with pytest.raises(ConfigError, match="tasks"):
-        prepare(mobi(corpus, task="goniometers"), tmp_path / "store")
+    found = prepare(mobi(corpus, task="goniometers"), tmp_path / "store")
+    assert (found.changed.rewritten, found.changed.again) == (6, {})
+    assert found.hash == prepare(mobi(corpus, task="goniometers"), tmp_path / "fresh").hash != done.hash
 
 
 def test_a_gap_in_the_times_is_a_gap_in_both(tmp_path):

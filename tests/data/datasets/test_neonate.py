@@ -108,8 +108,9 @@ def test_windows_take_the_label_of_most_of_their_seconds(corpus, tmp_path):
     names = [{"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}.get(name, name) for name in ELECTRODES]
     assert {record.channels for record in store.recordings} == {tuple(names)}
     assert {record.mains for record in store.recordings} == {50.0}
-    with pytest.raises(ConfigError, match="tasks"):
-        prepare(neonate(corpus, legacy=True), tmp_path / "store")
+    found = prepare(neonate(corpus, legacy=True), tmp_path / "store")
+    assert (found.changed.rewritten, found.changed.again) == (3, {})
+    assert found.hash == prepare(neonate(corpus, legacy=True), tmp_path / "fresh").hash != done.hash
 
 
 def test_legacy_windows(tmp_path):

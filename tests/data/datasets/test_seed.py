@@ -106,8 +106,9 @@ def test_folds_by_subject_are_disjoint(corpus, tmp_path):
     store = Store(tmp_path / "store")
     folds = {f: find_windows(store, seconds=1, task="emotion", split=f) for f in ("fold2", "fold10")}
     assert assert_disjoint(folds) == "subject"
-    with pytest.raises(ConfigError, match="split_unit"):
-        prepare(seed(corpus), tmp_path / "store")
+    found = prepare(seed(corpus), tmp_path / "store")
+    assert found.changed.again == {}
+    assert found.hash == prepare(seed(corpus), tmp_path / "fresh").hash
 
 
 # Damaged and missing pieces

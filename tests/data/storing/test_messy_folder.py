@@ -41,7 +41,7 @@ def command(capsys, *args: object) -> tuple[int, str, str]:
 # Files
 
 
-def test_a_blank_unit_is_skipped_until_it_is_said_and_the_store_keeps_to_it(home, capsys):
+def test_a_blank_unit_is_skipped_until_it_is_said_and_the_store_follows(home, capsys):
     edf(home / "in" / "a.edf", unit="", seed=1)
     edf(home / "in" / "b.edf", seed=2)
     code, out, _ = command(capsys, "folder", "in", "--out", "without", "--json")
@@ -51,9 +51,15 @@ def test_a_blank_unit_is_skipped_until_it_is_said_and_the_store_keeps_to_it(home
     assert (code, found["recordings"], found["faults"]["unit"]) == (0, 2, 1)
     found = json.loads(command(capsys, "folder", "in", "--out", "volts", "--unit", "V", "--json")[1])
     assert found["quality"]["scaled"] == {"count": 3, "recordings": 1}  # the blank one alone; b says what it is in
-    code, _, err = command(capsys, "folder", "in", "--out", "with")
-    assert code == 2
-    assert "options.unit is 'uV' in the store" in err
+    whole = Store(home / "with").hash()
+    code, out, err = command(capsys, "folder", "in", "--out", "with")
+    assert code == 6
+    assert "options.unit is 'uV' in the store, absent was asked for" in err
+    assert "  changed   1 of 2 stored recordings keep their samples; 1 prepared again (unit 1)\n" in out
+    assert f"  before    the hash was {whole}; runs of that store neither go on nor are scored with this one" in out
+    code, out, _ = command(capsys, "folder", "in", "--out", "without", "--unit", "uV")
+    assert (code, Store(home / "without").hash()) == (0, whole)
+    assert "  changed   1 of 1 stored recording keep their samples\n" in out
 
 
 def test_what_is_wrong_with_channels_is_said_at_the_end(home, capsys):

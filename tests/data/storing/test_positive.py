@@ -96,15 +96,16 @@ def test_more_or_fewer_classes_and_targets_have_no_positive(capsys):
     assert not any("positive" in line for line in said(Recipe("x", "", lambda: iter([]), tasks=tasks), capsys))
 
 
-def test_the_store_keeps_to_it(files, tmp_path, capsys):
+def test_the_store_follows_it(files, tmp_path, capsys):
     source, label = files
     command = ["prepare", "folder", str(source), "--labels", str(label("sick", "well")), "--out", str(tmp_path / "s")]
     command += ["--workers", "0"]
     assert cli.main([*command, "--positive", "sick"]) == 0
     assert f"classes of state: well, sick; positive: sick{CHOOSE}" in capsys.readouterr().err.splitlines()
     assert Store(tmp_path / "s").info.settings["tasks"]["state"]["names"] == ["well", "sick"]
-    assert cli.main(command) == 2
+    assert cli.main(command) == 0
     assert "tasks.state.names is ['well', 'sick'] in the store, ['sick', 'well'] was asked" in capsys.readouterr().err
+    assert Store(tmp_path / "s").info.settings["tasks"]["state"]["names"] == ["sick", "well"]
     assert cli.main(["prepare", "tuab", str(source), "--out", str(tmp_path / "t"), "--positive", "normal"]) == 2
     assert "recipe 'tuab' has no option --positive" in capsys.readouterr().err
 

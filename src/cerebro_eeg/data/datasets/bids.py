@@ -10,7 +10,7 @@ whose sidecars cannot be read is skipped as ``sidecar``.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,12 @@ from cerebro_eeg.data.reading.recording import ChannelPolicy, Event, Fault, Reco
 from cerebro_eeg.data.storing.recipe import Item, Recipe, Task
 from cerebro_eeg.data.storing.records import WHOLE, Interval, is_id
 from cerebro_eeg.errors import ConfigError, InputError, PassingFault, RecordingError
+from cerebro_eeg.terminal import one_line
 
 MISSING = ("n/a", "")
+ENTITIES = {"task": "task", "session": "ses", "ses": "ses", "run": "run", "acquisition": "acq", "acq": "acq"}
+"""What label may be beside a column: a part of the names of files, by its word or by its key in BIDS."""
+_KEYS = ("ses", "acq")
 _EEG = "EEG"
 
 
@@ -160,6 +164,8 @@ def _edf_units(path: Path) -> dict[str, str]:
 
 
 _LEFT_OUT = ("derivatives", "sourcedata")
+_MOST = 12  # columns or values that a line lists
+_LONGEST = 30  # letters of a name that are shown
 
 
 def bids(
@@ -176,7 +182,8 @@ def bids(
     Parameters
     ----------
     task : take only recordings of this task (``task-<label>`` in the names); None takes all.
-    label : the column of participants.tsv whose values are the classes of a task of that name.
+    label : the column of participants.tsv whose values are the classes of a task of that name; or "task", "session",
+        "run" or "acquisition", whose values in the names of files are the classes.
     split : "subject" (also for None) splits what is labelled by a hash of the subject, 60, 20 and 20 of 100; "none"
         makes no splits.
     events : values of trial_type (or of value, where there is no trial_type) that go into the store as events. Those
@@ -185,22 +192,22 @@ def bids(
         or the last listed event.
     """
     check_unit(split, ("subject", "none"))
-    files, strange = _find_files(folder, task)
+    files, others, strange = _find_files(folder, task)
     sidecars = {file.name: read_sidecars(file, events) for file in files}
-    groups = _read_groups(folder, label) if label is not None else {}
+    groups = _classes(folder, files, label) if label is not None else {}
     subjects = sorted({file.subject for file in files})
     splits = {name: split_of(name) for name in subjects} if split != "none" else {}
     labels: dict[str, dict[str, tuple[Interval, ...]]] = {file.name: {} for file in files}
     for file in files:
         where = splits.get(file.subject)
-        if label is not None and file.subject in groups:
-            labels[file.name][label] = (Interval(0.0, WHOLE, where, groups[file.subject]),)
+        if label is not None and file.name in groups:
+            labels[file.name][label] = (Interval(0.0, WHOLE, where, groups[file.name]),)
         lasting = [event for event in sidecars[file.name].events or () if event.duration > 0]
         if lasting:
             labels[file.name]["events"] = tuple(
                 Interval(event.onset, event.onset + event.duration, where, event.name) for event in lasting
             )
-    _check_found(events, sidecars, label, groups, subjects)
+    _check_found(events, sidecars)
     if split == "subject" and not any(labels.values()):
         raise ConfigError("split was given, and nothing is labelled; splits belong to tasks: give label or events")
     notes = [f"{name} left out" for name in _LEFT_OUT if (folder / name).is_dir()]
@@ -214,12 +221,17 @@ def bids(
         notes.append(f"of {torn} recordings events overlap and differ: list fewer, or use finetune --labels majority")
     notes += [say_splits(splits, "subject")] if split == "subject" else []
     used = {file.subject: splits[file.subject] for file in files if splits and labels[file.name]}
-    without = sum(name not in groups for name in subjects) if label is not None else 0
-    notes += [f"{without} of {len(subjects)} subjects have no {label} and are stored without"] if without else []
+    unlabelled = [file for file in files if label is not None and file.name not in groups]
+    if label in ENTITIES:
+        notes += [f"{len(unlabelled)} of {len(files)} recordings have no {label}, stored without"] if unlabelled else []
+    else:
+        without = len({file.subject for file in unlabelled})
+        notes += [f"{without} of {len(subjects)} subjects have no {label} and are stored without"] if without else []
     return Recipe(
         "bids",
         "; ".join(["EEG in the Brain Imaging Data Structure", *notes]),
         functools.partial(_find, files, sidecars, labels, events),
+        others=functools.partial(_list, others),
         tasks=with_positive(_tasks(labels, events), positive),
         one_corpus=False,
         positive_by="--positive",
@@ -249,11 +261,20 @@ def _find(
         )
 
 
-def _find_files(folder: Path, task: str | None) -> tuple[tuple[BidsFile, ...], int]:
+def _list(files: Sequence[BidsFile]) -> Iterator[Item]:
+    """Yield recordings that are not wanted, of which only the ids are asked for."""
+    for file in files:
+        yield Item(file.name, functools.partial(open_recording, file.path), files=file.files)
+
+
+def _find_files(folder: Path, task: str | None) -> tuple[tuple[BidsFile, ...], tuple[BidsFile, ...], int]:
+    """Find the recordings of a task, those of others, and the number of files that are no EEG by BIDS."""
     if not folder.is_dir():
         raise InputError("the source is not a folder; give the folder that holds dataset_description.json")
     if not (folder / "dataset_description.json").is_file():
-        raise InputError("the folder has no dataset_description.json; give the top folder of a BIDS dataset")
+        there = any(folder.glob("sub-*"))
+        hint = "; sub- folders are there: copy that file to them (with EEGDash: download_all)" if there else ""
+        raise InputError(f"the folder has no dataset_description.json; give the top folder of a BIDS dataset{hint}")
     files, strange = find_bids(folder)
     if not files:
         raise InputError("the folder has no EEG; expected sub-*/[ses-*/]eeg/*_eeg with .edf, .vhdr, .set or .bdf")
@@ -261,17 +282,79 @@ def _find_files(folder: Path, task: str | None) -> tuple[tuple[BidsFile, ...], i
     if not chosen:
         tasks = {file.task for file in files}
         raise InputError(
-            f"no recording has task-{task} in its name; the {len(files)} there have {len(tasks)} other tasks"
+            f"no recording has task-{task} in its name; the {len(files)} there have {len(tasks)} other tasks: "
+            f"{_some(tasks)}"
         )
-    return chosen, strange
+    return chosen, tuple(file for file in files if file.task != task and task is not None), strange
 
 
-def _read_groups(folder: Path, label: str) -> dict[str, str]:
+def _classes(folder: Path, files: Sequence[BidsFile], label: str) -> dict[str, str]:
+    """Return the class of each recording that has one, by its name: of its participant, or a part of its name."""
+    key = ENTITIES.get(label)
+    own = {file.name: value for file in files if key is not None and (value := file.entity(key)) is not None}
+    if key is None or (not own and _has_column(folder, label)):
+        groups = _read_groups(folder, files, label)
+        found = {file.name: groups[file.subject] for file in files if file.subject in groups}
+        if not found:
+            raise InputError(
+                f"no subject with EEG has a value of {label!r} there: they are n/a, or are its ids sub-...?"
+            )
+        return found
+    if own and _has_column(folder, label):
+        raise ConfigError(
+            f"label={label!r} is a column of participants.tsv and a part of the names ({key}-...); rename the column"
+            + (f", or give label={key!r} for the names" if label != key else " to have it, or remove it for the names")
+        )
+    if len(set(own.values())) < 2:
+        value = f"task-{own[files[0].name]}" if own and key == "task" else f"one value of {key}-"
+        only = f"the {len(own)} recordings that have it have {value}" if own else f"no name of a recording has {key}-"
+        raise InputError(f"label={label!r} makes no two classes: {only}; {_offer(folder, files)}")
+    return own
+
+
+def _offer(folder: Path, files: Sequence[BidsFile]) -> str:
+    """Return what may be a label here: columns of participants.tsv, and parts of names that differ."""
+    columns = [name for name in _columns(folder) if name != "participant_id"]
+    shown = f"columns of participants.tsv: {', '.join(columns[:_MOST])}{', ...' if len(columns) > _MOST else ''}; "
+    return f"what may be a label here: {shown if columns else ''}{_offer_parts(files)}"
+
+
+def _offer_parts(files: Sequence[BidsFile]) -> str:
+    """Return the parts of names that have two values or more; a session may be a date, so only tasks are quoted."""
+    found = []
+    for word, key in ENTITIES.items():
+        values = {value for file in files if (value := file.entity(key)) is not None}
+        if len(values) > 1 and word not in _KEYS:
+            found.append(f"{word} ({_some(values) if key == 'task' else f'{len(values)} values'})")
+    return f"parts of names: {', '.join(found) or 'none has two values'}"
+
+
+def _columns(folder: Path) -> tuple[str, ...]:
+    """Return the columns of participants.tsv; () where there is none, or where it lacks a line with names."""
+    path = folder / "participants.tsv"
+    columns = read_rows(path, "participants.tsv", "\t", ())[0] if path.is_file() else ()
+    return tuple(one_line(name[:_LONGEST]) for name in columns) if "participant_id" in columns else ()
+
+
+def _has_column(folder: Path, label: str) -> bool:
+    return label in _columns(folder)
+
+
+def _some(values: Collection[str | None]) -> str:
+    found = sorted(str(value) for value in values)
+    return ", ".join(found[:_MOST]) + (", ..." if len(found) > _MOST else "")
+
+
+def _read_groups(folder: Path, files: Sequence[BidsFile], label: str) -> dict[str, str]:
     """Read the class of each participant that has one."""
     path = folder / "participants.tsv"
     if not path.is_file():
-        raise InputError("label was given, and the folder has no participants.tsv; labels of subjects come from there")
-    _, rows = read_rows(path, "participants.tsv", "\t", ["participant_id", label])
+        raise InputError(
+            f"label={label!r} was given, and the folder has no participants.tsv with such a column; "
+            f"{_offer(folder, files)}"
+        )
+    also = f"; or give label one of the {_offer_parts(files)}"
+    _, rows = read_rows(path, "participants.tsv", "\t", ["participant_id", label], also)
     if not is_id(label) or label == "events":
         raise ConfigError("label names a column of participants.tsv: letters, digits and _, and not 'events'")
     found: dict[str, str] = {}
@@ -293,21 +376,13 @@ def _overlap_and_differ(intervals: Sequence[Interval]) -> bool:
     return False
 
 
-def _check_found(
-    events: Sequence[str],
-    sidecars: Mapping[str, Sidecars],
-    label: str | None,
-    groups: Mapping[str, str],
-    subjects: Sequence[str],
-) -> None:
-    """Refuse a task, label or event that is nowhere: it is a slip of the pen."""
+def _check_found(events: Sequence[str], sidecars: Mapping[str, Sidecars]) -> None:
+    """Refuse an event that is nowhere: it is a slip of the pen."""
     tables = [beside.events for beside in sidecars.values() if beside.events is not None]
     there = {event.name for found in tables for event in found}
     absent = [name for name in events if name not in there]
     if tables and absent:
         raise InputError(f"no events.tsv has {', '.join(map(repr, absent))} as trial_type or value; check the names")
-    if label is not None and not any(name in groups for name in subjects):
-        raise InputError(f"no subject with EEG has a value of {label!r} in participants.tsv; are its ids sub-...?")
 
 
 def _tasks(labels: Mapping[str, Mapping[str, tuple[Interval, ...]]], events: Sequence[str]) -> dict[str, Task]:

@@ -38,7 +38,11 @@ class BidsFile:
     @property
     def task(self) -> str | None:
         """The label of its task entity."""
-        return next((pair[5:] for pair in self.entities if pair.startswith("task-")), None)
+        return self.entity("task")
+
+    def entity(self, key: str) -> str | None:
+        """Return the label of an entity of its name, such as "rest" for task-rest; None where it has none."""
+        return next((pair[len(key) + 1 :] for pair in self.entities if pair.startswith(f"{key}-")), None)
 
 
 def find_bids(top: Path) -> tuple[tuple[BidsFile, ...], int]:

@@ -71,7 +71,7 @@ def do_task(task: DaskTask, id: str, item: Item) -> Answer:
             _check(task)
             if id in _stored(task.job.folder, task.run).look():  # by a worker that died before it could say so
                 return Answer(Outcome(item.size))
-            with opened_shard(task.job.folder, shard_name(task.name)) as (writer, log):
+            with opened_shard(task.job, shard_name(task.name)) as (writer, log):
                 return Answer(do_one(task.job, writer, log, id, item))
     except CerebroError as error:
         return Answer(Outcome(0), str(error))
@@ -150,7 +150,7 @@ def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Gene
     if not mine:
         return
     with _connected(address) as client:
-        sent = replace(job, folder=job.folder.absolute(), recipe=replace(job.recipe, find=_nothing))
+        sent = replace(job, folder=job.folder.absolute(), recipe=replace(job.recipe, find=_nothing, others=None))
         ordered = sorted(mine, key=lambda pair: -pair[1].size)
         smallest = [item for _, item in ordered[-_PROBES:]]
         task = DaskTask(
@@ -165,7 +165,7 @@ def run_on_dask(job: Job, mine: Sequence[Pair], address: str, name: str) -> Gene
         for pair in blamed:
             (again,) = [outcome for _, outcome in _share(client, task, [pair])]
             if again is None:
-                with opened_shard(job.folder, shard_name(name)) as (_, log):
+                with opened_shard(job, shard_name(name)) as (_, log):
                     log.add(pair[0], "crash", CRASHED)
             yield again or Outcome(pair[1].size)
 

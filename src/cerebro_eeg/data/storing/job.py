@@ -1,6 +1,6 @@
 """Job: the settings for all recordings of a corpus, and ``store_one``, which prepares one of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,13 +9,14 @@ from cerebro_eeg.channels.match import check_policies
 from cerebro_eeg.data.filtering import references
 from cerebro_eeg.data.filtering.quality import Policy, Thresholds
 from cerebro_eeg.data.preprocess import Preprocessed, plan_unread, preprocess
-from cerebro_eeg.data.reading.recording import Recording
+from cerebro_eeg.data.reading.recording import Event, Recording
 from cerebro_eeg.data.storing import fingerprint
 from cerebro_eeg.data.storing.mains import MainsTable
 from cerebro_eeg.data.storing.recipe import Item, Recipe
 from cerebro_eeg.data.storing.records import Interval, is_id
+from cerebro_eeg.data.storing.store_info import mark
 from cerebro_eeg.data.storing.writer import NO_SAMPLE, ShardWriter
-from cerebro_eeg.errors import RecordingError
+from cerebro_eeg.errors import RecordingError, StoreError
 from cerebro_eeg.schema import to_dict
 
 RECIPE_VERSION = 3
@@ -55,6 +56,13 @@ class Job:
     """Key for the fingerprints of sources; None where the store has none."""
     mains: MainsTable | None = None
     """The decisions for recordings whose mains frequency nobody states."""
+    mark: str = ""
+    """The hash of the store.json that the work is for; empty for any."""
+
+    def check_mark(self) -> None:
+        """Refuse to write to a store whose options another process has changed."""
+        if self.mark and mark(self.folder) != self.mark:
+            raise StoreError("another prepare has changed the options of this store; what was stored is safe")
 
 
 def with_choices(recipe: Recipe, choices: PrepareChoices) -> Recipe:
@@ -113,15 +121,12 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
     """
     before = _look(job, id, item)
     opened = item.open(job.recipe.policy)
-    known = _known_mains(job, item)
-    if not known and job.mains is not None:
-        known = [job.mains.of(item, opened)]
     prepared = preprocess(
         opened,
         job.recipe.signal,
         thresholds=job.choices.thresholds,
         quality=job.choices.quality,
-        mains=known[0] if known else None,
+        mains=mains_of(job, item, lambda: opened),
     )
     recording, plan = prepared.recording, prepared.plan
     labels = dict(item.labels)  # some recipes read them now
@@ -133,13 +138,14 @@ def store_one(job: Job, writer: ShardWriter, id: str, item: Item) -> None:
                 stretch = block.stretch
             draft.write(block.signal)
         codes = {fault.code for fault in prepared.checked.faults}
+        job.check_mark()
         draft.commit(
             native_sfreq=recording.sfreq,
-            subject=_subject(item),
-            events=[event for event in recording.events if item.events is None or event.name in item.events],
+            subject=subject_of(item),
+            events=wanted_events(item, recording.events),
             labels=labels,
             mains=plan.notch,
-            faults=sorted(codes | _label_faults(labels, recording)),
+            faults=sorted(codes | label_faults(labels, recording.end)),
             quality=prepared.checked.count_faults(),
             source_bytes=item.size,
             source=_fingerprint(job, id, item, before),
@@ -153,22 +159,17 @@ def plan_one(job: Job, item: Item) -> Preprocessed:
     the middle of a file, and a recording without one finite sample.
     """
     opened = item.open(job.recipe.policy)
-    mains = next(iter(_known_mains(job, item)), 0.0)
+    mains = mains_of(replace(job, mains=None), item, lambda: opened) or 0.0  # no vote is held for a look
     if job.choices.quality == "keep":
         prepared = plan_unread(opened, job.recipe.signal, mains=mains)
     else:
         thresholds, quality = job.choices.thresholds, job.choices.quality
         prepared = preprocess(opened, job.recipe.signal, thresholds=thresholds, quality=quality, mains=mains)
     dict(item.labels)
-    _subject(item)
+    subject_of(item)
     if not opened.samples:
         raise RecordingError("empty", NO_SAMPLE)
     return prepared
-
-
-def _known_mains(job: Job, item: Item) -> list[float]:
-    """Return what is stated of the mains frequency, the user's word first."""
-    return [mains for mains in (job.choices.mains, item.mains, job.recipe.mains) if mains is not None]
 
 
 def _look(job: Job, id: str, item: Item) -> str | None:
@@ -192,14 +193,33 @@ def _fingerprint(job: Job, id: str, item: Item, before: str | None) -> str:
     return found
 
 
-def _label_faults(labels: Mapping[str, Sequence[Interval]], recording: Recording) -> set[str]:
+def mains_of(job: Job, item: Item, opened: Callable[[], Recording]) -> float | None:
+    """Return the mains frequency of a recording, 0 for none; None where the recording itself must show it.
+
+    ``opened`` is called only where the decision needs the recording.
+    """
+    for known in (job.choices.mains, item.mains, job.recipe.mains):
+        if known is not None:
+            return known
+    return None if job.mains is None else job.mains.of(item, opened)
+
+
+def wanted_events(item: Item, events: Iterable[Event]) -> list[Event]:
+    """Return the events that may go into the store."""
+    return [event for event in events if item.events is None or event.name in item.events]
+
+
+LABELS_OUTSIDE = "labels_outside"
+
+
+def label_faults(labels: Mapping[str, Sequence[Interval]], end: float) -> set[str]:
     """Return ``labels_outside`` where a label lies wholly in unrecorded time, as milliseconds taken for seconds do."""
-    end = recording.end
     outside = any(i.start >= end or i.stop <= 0 for intervals in labels.values() for i in intervals)
-    return {"labels_outside"} if outside else set()
+    return {LABELS_OUTSIDE} if outside else set()
 
 
-def _subject(item: Item) -> str | None:
+def subject_of(item: Item) -> str | None:
+    """Return the subject of a recording as the store will show it."""
     if item.subject is not None and not is_id(item.subject):
         raise RecordingError("subject", "the corpus's name of the subject cannot be used as an id; mend it")
     return item.subject

@@ -46,12 +46,12 @@ class MainsChoice:
     """Whether subjects differ. Recordings of nobody known, and of subjects who came later, are decided one by one."""
     subjects: dict[str, float] = field(default_factory=dict)
 
-    def of(self, subject: str | None, opened: Recording) -> float:
-        """Return the mains frequency of a recording; 0 for none."""
+    def of(self, subject: str | None, opened: Callable[[], Recording]) -> float:
+        """Return the mains frequency of a recording, 0 for none; it is opened only where the decision needs it."""
         if not self.mixed:
             return self.common or 0.0
         own = self.subjects.get(subject) if subject is not None else None
-        return own or vote_mains(opened) or self.common or 0.0
+        return own or vote_mains(opened()) or self.common or 0.0
 
     def text(self) -> str:
         """Return the decision in one line, with how sure it is."""
@@ -91,8 +91,8 @@ class MainsTable:
 
     sets: dict[str, MainsChoice]
 
-    def of(self, item: Item, opened: Recording) -> float:
-        """Return the mains frequency of a recording; 0 for none."""
+    def of(self, item: Item, opened: Callable[[], Recording]) -> float:
+        """Return the mains frequency of a recording, 0 for none; it is opened only where the decision needs it."""
         return self.sets.get(item.part_of, _NOTHING).of(item.subject, opened)
 
     def text(self) -> str:
@@ -114,8 +114,13 @@ def find_table(folder: Path, items: Mapping[str, Item], policy: ChannelPolicy, l
     if not any(choice.votes for choice in made.sets.values()):
         return made  # nothing could be read, perhaps for a reason that passes: the next run decides
     with disk_errors():
-        write_once(folder / NAME, to_text(asdict(made)))  # a faster process may have decided for all
+        write_once(folder / NAME, table_text(made))  # a faster process may have decided for all
     return read_table(folder) or made
+
+
+def table_text(table: MainsTable) -> str:
+    """Return mains.json as a text."""
+    return to_text(asdict(table))
 
 
 def read_table(folder: Path) -> MainsTable | None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from cerebro_eeg.data.reading.recording import ChannelPolicy
 from cerebro_eeg.data.storing import privacy
+from cerebro_eeg.data.storing.change import Changed, change_store
 from cerebro_eeg.data.storing.dask import run_on_dask
 from cerebro_eeg.data.storing.ids import make_ids
 from cerebro_eeg.data.storing.job import Job, PrepareChoices, settings, with_choices
@@ -30,7 +32,7 @@ from cerebro_eeg.data.storing.resume import check_same, check_sources
 from cerebro_eeg.data.storing.shards import claim, disk_errors
 from cerebro_eeg.data.storing.skip_log import TRANSIENT, Skip, forget, read_reasons, write_skipped
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.data.storing.store_info import NAME, create_store
+from cerebro_eeg.data.storing.store_info import NAME, create_store, mark
 from cerebro_eeg.data.storing.survey import Looked, crashed, look
 from cerebro_eeg.data.storing.workers import check_start, each_apart, finished, in_own_process, run_all
 from cerebro_eeg.errors import ConfigError, InputError, StoreError
@@ -70,9 +72,17 @@ class Prepared:
     """Names of the skipped sources by id; they may tell who was recorded, so print them only on request."""
     hash: str
     done_before: int
+    changed: Changed | None = None
+    """What other options have changed; None where they are those of before."""
 
 
-def summarise(store: Store, skipped: Mapping[str, Skip], names: Mapping[str, str], done_before: int) -> Prepared:
+def summarise(
+    store: Store,
+    skipped: Mapping[str, Skip],
+    names: Mapping[str, str],
+    done_before: int,
+    changed: Changed | None = None,
+) -> Prepared:
     """Count over the lines of a store in one pass; ``names`` are those of the sources by id."""
     seconds, upsampled, outside = 0.0, 0, 0
     montages, mains, faults = Counter[int](), Counter[str](), Counter[str]()
@@ -104,6 +114,7 @@ def summarise(store: Store, skipped: Mapping[str, Skip], names: Mapping[str, str
         sources={id: names[id] for id in skipped if id in names},
         hash=store.hash(),
         done_before=done_before,
+        changed=changed,
     )
 
 
@@ -131,6 +142,7 @@ def prepare(
     dask: str | None = None,
     part: tuple[int, int] = (1, 1),
     retry: bool = False,
+    anew: bool = False,
     key_file: Path | None = None,
     map_file: Path | None = None,
     comparing: Callable[[int, int], None] | None = None,
@@ -141,8 +153,9 @@ def prepare(
     """Prepare ``part`` (k of n) of a corpus into a store, with ``workers`` processes or, for 0, in this one.
 
     ``dask`` is the address of a Dask cluster that does the work instead. ``retry`` also tries skipped sources again;
-    those skipped for a reason that a disk or a network may cause are always tried again. Ids are made with the key in
-    ``key_file``; ``map_file`` receives the names behind the ids.
+    those skipped for a reason that a disk or a network may cause are always tried again. A store that was made with
+    other options is changed (``change.py``), with ``anew`` also where most of it must be prepared again. Ids are made
+    with the key in ``key_file``; ``map_file`` receives the names behind the ids.
 
     ``comparing`` is called with the number and the bytes of stored sources that were touched since and must be read to
     compare, and ``say`` with lines for the user. ``before`` is called before anything is prepared, with the items to do
@@ -163,13 +176,31 @@ def prepare(
     name = f"part{part[0]}of{part[1]}"
     made = absent(folder)
     new = part[1] == 1 and not (folder / NAME).exists()  # several parts share a store: it may belong to others
+    look = look_at if workers == 0 and dask is None else _look_apart
+    changed: Changed | None = None
     try:
-        info = create_store(folder, recipe.name, settings(job, items.values()), check)
-        job = replace(job, seal=privacy.seal(key) if info.format > 1 else None)
+        wanted = settings(job, items.values())
+        if (folder / NAME).exists():
+            changed = change_store(
+                job,
+                items,
+                wanted,
+                check,
+                privacy.seal(key),
+                left_out=lambda: _ids_left_out(recipe, key),
+                anew=anew,
+                look=look,
+                apart=look is not look_at,
+                workers=workers,
+                comparing=comparing,
+                say=say,
+            )
+        info = create_store(folder, recipe.name, wanted, check)
+        job = replace(job, seal=privacy.seal(key) if info.format > 1 else None, mark=mark(folder))
         store = Store(folder)
         check_same(store, items)
         part_ids = [id for id in items if _belongs(id, part)]
-        if job.seal is not None:
+        if job.seal is not None and changed is None:  # a change has looked at all of them
             check_sources(store, {id: items[id] for id in part_ids}, job.seal, comparing)
         if map_file is not None:
             add_to_map(map_file, sources)
@@ -182,7 +213,6 @@ def prepare(
         if before is not None:
             before([item for _, item in mine], done_before)
         if mine and choices.mains is None and recipe.mains is None and any(i.mains is None for i in items.values()):
-            look = look_at if workers == 0 and dask is None else _look_apart
             decided = find_table(folder, items, job.recipe.policy, look)
             job = replace(job, mains=decided)
             if say is not None:
@@ -204,7 +234,7 @@ def prepare(
     with disk_errors("read"):
         reasons = read_reasons(folder, {record.id for record in store.recordings})
     write_skipped(folder, reasons)
-    return summarise(store, reasons, sources["recordings"], done_before)
+    return summarise(store, reasons, sources["recordings"], done_before, changed)
 
 
 def _check_passing(passing: int, done: int, total: int) -> None:
@@ -291,6 +321,15 @@ def _find(recipe: Recipe, key: bytes | None) -> tuple[dict[str, Item], dict[str,
         raise InputError(f"{recipe.name} finds no recording there; check the folder")
     warn_of_alike({item.subject for item in found if item.subject is not None})
     return items, sources
+
+
+def _ids_left_out(recipe: Recipe, key: bytes | None) -> set[str]:
+    """Return the ids of recordings that the options leave out."""
+    if recipe.others is None:
+        return set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of copies
+        return {id for id in _ids(list(recipe.others()), key) if isinstance(id, str)}
 
 
 def _ids(items: Sequence[Item], key: bytes | None) -> Sequence[str | OSError]:

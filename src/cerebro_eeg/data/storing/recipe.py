@@ -82,6 +82,8 @@ class Recipe:
     """Yields all recordings, in an order that does not depend on the file system."""
     signal: SignalConfig = field(default_factory=SignalConfig)
     policy: ChannelPolicy = field(default_factory=ChannelPolicy)
+    others: Callable[[], Iterator[Item]] | None = None
+    """Yields the recordings of the corpus that the options leave out; where it is None, nobody knows them."""
     mains: float | None = None
     """Mains frequency in Hz; None takes the item's, or lets recordings vote (``mains.py``)."""
     split_unit: SplitUnit = "subject"

@@ -166,9 +166,15 @@ def to_line(record: StoredRecording, offset: int, source: str = "", sums: str = 
     The fields that an index needs come first, so that a store opens without decoding the rest.
     """
     body = json.dumps(to_dict(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    head = f'"id":"{record.id}","offset":{offset},"channels":{len(record.channels)},"samples":{record.samples}'
-    mark = (f',"source":"{source}"' if source else "") + (f',"sums":"{sums}"' if sums else "")
-    rest = f'{head}{mark},"recording":{body}}}'.encode()
+    entry = ShardLine(record.id, offset, len(record.channels), record.samples, source, sums, body.encode())
+    return join_line(entry)
+
+
+def join_line(entry: "ShardLine") -> bytes:
+    """Make a line of its parts; ``split_line`` takes it apart."""
+    head = f'"id":"{entry.id}","offset":{entry.offset},"channels":{entry.channels},"samples":{entry.samples}'
+    mark = (f',"source":"{entry.source}"' if entry.source else "") + (f',"sums":"{entry.sums}"' if entry.sums else "")
+    rest = f'{head}{mark},"recording":'.encode() + entry.body + b"}"
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
 

@@ -1,7 +1,8 @@
 """Continuing a store: it must hold what the recipe would store today.
 
 A recording is stored once and never read again. So an edited table of labels, other subjects or a replaced file would
-show in the new recordings only. Such a change is refused instead. A source that was moved or renamed is found by its
+show in the new recordings only. ``change.py`` writes the lines anew where labels, subjects or events differ. Replaced
+files are refused, and in stores of earlier releases all of these. A source that was moved or renamed is found by its
 content, unless the corpus keeps its own ids.
 """
 
@@ -20,25 +21,38 @@ Changes = dict[str, list[str]]
 """Ids by the kind of change."""
 
 
+GONE = "the source is not there any more, or holds something else"
+OTHER_SUBJECT = "another subject"
+_SIZE = "another size of the source"
+REPLACED = (GONE, _SIZE)
+"""The changes after which a recording cannot be made again; the others concern its line alone."""
+
+
 def check_same(store: Store, items: Mapping[str, Item]) -> None:
     """Refuse to continue where labels, subjects, sizes or the list of sources differ from the stored ones."""
+    changes = find_changes(store, items)
+    if changes:
+        refuse_changes(changes)
+
+
+def find_changes(store: Store, items: Mapping[str, Item]) -> Changes:
+    """Find stored recordings whose labels, subject, events, size or source differ from those of the items."""
     changes: Changes = defaultdict(list)
     for record in store.recordings:
         item = items.get(record.id)
         if item is None:
-            changes["the source is not there any more, or holds something else"].append(record.id)
+            changes[GONE].append(record.id)
             continue
         for task in sorted(set(record.labels) | set(item.labels)):
             if record.labels.get(task) != (tuple(item.labels[task]) if task in item.labels else None):
                 changes[f"other labels of task {task!r}"].append(record.id)
         if record.subject != item.subject:
-            changes["another subject"].append(record.id)
+            changes[OTHER_SUBJECT].append(record.id)
         if item.stated is not None and record.events != item.stated:
             changes["other events"].append(record.id)
         if item.size and record.source_bytes != item.size:
-            changes["another size of the source"].append(record.id)
-    if changes:
-        _refuse(changes)
+            changes[_SIZE].append(record.id)
+    return changes
 
 
 def check_sources(
@@ -69,10 +83,11 @@ def check_sources(
         except OSError:
             changes["the source cannot be read any more"].append(id)
     if changes:
-        _refuse(changes)
+        refuse_changes(changes)
 
 
-def _refuse(changes: Mapping[str, list[str]]) -> NoReturn:
+def refuse_changes(changes: Mapping[str, list[str]]) -> NoReturn:
+    """Raise an error that lists the changes, with a few ids of each."""
     listed = "; ".join(
         f"{what} ({len(ids):,}: {', '.join(ids[:_SHOWN])}{', ...' if len(ids) > _SHOWN else ''})"
         for what, ids in changes.items()

@@ -71,10 +71,17 @@ def sums_size(entry: ShardLine) -> int:
     return SUM.itemsize * block_count(entry.bytes) if entry.sums else 0
 
 
-def claim(path: Path) -> int:
+def point(name: str, where: str) -> None:
+    """End the process here, as a kill would, for a test that sets CEREBRO_FAULT=name:where."""
+    if os.environ.get("CEREBRO_FAULT") == f"{name}:{where}":
+        os._exit(9)
+
+
+def claim(path: Path, *, wait: bool = False) -> int:
     """Open a file that only one process may write; the claim ends with the process, however that ends.
 
-    Returns the descriptor that holds the claim. A child made by fork shares it, so open writers after forking.
+    With ``wait`` it waits until another process releases the file. Returns the descriptor that holds the claim. A child
+    made by fork shares it, so open writers after forking.
     """
     try:
         import fcntl  # here and not above: Windows has none, and reading a store needs none
@@ -82,7 +89,7 @@ def claim(path: Path) -> int:
         raise StoreError("stores are written on Linux and macOS, whose file locks Windows has not; use WSL") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):

@@ -20,7 +20,7 @@ from cerebro_eeg.data.storing.block_sums import BLOCK, SUM, CheckedBlocks, SumsP
 from cerebro_eeg.data.storing.records import ShardLine, StoredRecording, check, decode
 from cerebro_eeg.data.storing.shards import MEND, disk_errors, read_shard, shard_names, sums_size
 from cerebro_eeg.data.storing.skip_log import read_skipped
-from cerebro_eeg.data.storing.store_info import read_info
+from cerebro_eeg.data.storing.store_info import mark, read_info
 from cerebro_eeg.errors import CerebroError, InputError, StoreError
 
 _SAMPLE = np.dtype("<f2")
@@ -58,6 +58,7 @@ class Store:
     def __init__(self, folder: Path | str, *, max_open: int = 128, without: Collection[str] = ()) -> None:
         """``without`` leaves shards out, which ``verify`` found to be damaged."""
         self._folder = Path(folder).absolute()
+        before = mark(self._folder)
         self.info = read_info(self._folder)
         self._max_open = max_open
         self._open: dict[int, _Descriptor] = {}
@@ -65,6 +66,8 @@ class Store:
         with disk_errors("read"):
             self._shards = [name for name in shard_names(self._folder) if name not in without]
             shards = [read_shard(self._folder, name) for name in self._shards]
+        if mark(self._folder) != before:  # some lines may be those of before
+            raise StoreError("the options of the store were changed while it was opened; open it again")
         for number, shard in enumerate(shards):
             sums_at = 0
             for entry in shard.entries:

@@ -1,4 +1,6 @@
-"""store.json: what a store was made of and how. It is written once, and every later addition must ask for the same.
+"""store.json: what a store was made of and how. Every later addition must ask for the same.
+
+It is written once, and replaced where the options of a store are changed (``change.py``).
 
 Its field ``sha256`` is the hash of all other fields, as compact JSON with sorted keys.
 
@@ -9,8 +11,8 @@ whether two stores have ids made with the same private key, and nothing about th
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
@@ -27,6 +29,7 @@ Stores of formats 1 and 2 are read and continued without them.
 """
 _READ = (1, 2, FORMAT)
 _SUMS_SINCE = 3
+_CHANGING = "changing"  # in the place of the format, so that earlier releases refuse the store, too
 NAME = "store.json"
 
 
@@ -59,12 +62,12 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
         raise ConfigError(f"the settings of a store must be JSON values ({error})") from None
     if (name := _hidden({dataset: plain})) is not None:
         raise ConfigError(f"{name!r} holds a control character; expected names that can be shown: rename it")
-    asked = StoreInfo(dataset, plain, key_check, transforms=_transforms())
+    asked = StoreInfo(dataset, plain, key_check, transforms=this_transforms())
     with disk_errors():
         if not (folder / NAME).exists():
-            write_once(folder / NAME, to_text({"format": FORMAT, "transforms": asked.transforms, **_fields(asked)}))
+            write_once(folder / NAME, info_text(replace(asked, format=FORMAT)))
     found = read_info(folder)
-    differences = list(_differences("", _fields(found), _fields(asked)))
+    differences = list(list_differences("", _fields(found), _fields(asked)))
     if differences:
         raise ConfigError(
             f"the store was made with other settings: {'; '.join(differences)}; ask for the same, or prepare into "
@@ -77,6 +80,44 @@ def create_store(folder: Path, dataset: str, settings: Mapping[str, Any], key_ch
             stacklevel=2,
         )
     return found
+
+
+def info_text(info: StoreInfo) -> str:
+    """Return store.json as a text."""
+    return to_text({"format": info.format, "transforms": info.transforms, **_fields(info)})
+
+
+class ChangingStoreError(StoreError):
+    """A store whose files are just being replaced, or were when a kill interrupted it; ``swap.py`` ends that."""
+
+
+def changing_text(put: Sequence[str], remove: Sequence[str]) -> str:
+    """Return the note that stands in store.json while files move in and others go."""
+    fields = {"format": _CHANGING, "put": list(put), "remove": list(remove)}
+    return json.dumps({**fields, "sha256": _sum(fields)}, indent=2, sort_keys=True) + "\n"
+
+
+def read_changing(folder: Path) -> tuple[list[str], list[str]] | None:
+    """Return the files that move in and those that go, by the note; None where store.json is none."""
+    with disk_errors("read"):
+        data = (folder / NAME).read_bytes()
+    try:
+        values = parse_json(data)
+        if values["format"] != _CHANGING:
+            return None
+        fields = without_sum(values)
+        return list(map(str, fields["put"])), list(map(str, fields["remove"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise StoreError(f"{NAME} of the store is damaged; restore it from a copy, or prepare anew") from None
+
+
+def mark(folder: Path) -> str:
+    """Return a hash of store.json, which every change of settings changes; empty where there is none."""
+    with disk_errors("read"):
+        try:
+            return hashlib.sha256((folder / NAME).read_bytes()).hexdigest()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
 
 
 def read_info(folder: Path) -> StoreInfo:
@@ -96,6 +137,11 @@ def read_info(folder: Path) -> StoreInfo:
     try:
         values = parse_json(data)
         version = values["format"]
+        if version == _CHANGING:
+            raise ChangingStoreError(
+                "the options of the store are just being changed, or that was interrupted: run its prepare command "
+                "again, which ends it"
+            )
         if (name := _hidden(values)) is not None:
             raise StoreError(f"{name!r} in {NAME} holds a control character, which prepare never writes; prepare anew")
         if version in _READ:
@@ -149,7 +195,8 @@ def _sum(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _transforms() -> str:
+def this_transforms() -> str:
+    """Return the library that computes Fourier transforms here."""
     import scipy
 
     return "SciPy " + ".".join(scipy.__version__.split(".")[:2])
@@ -159,7 +206,7 @@ def _fields(info: StoreInfo) -> dict[str, Any]:
     return {"dataset": info.dataset, "settings": info.settings, "key_check": info.key_check}
 
 
-def _differences(where: str, old: Any, new: Any) -> Iterator[str]:
+def list_differences(where: str, old: Any, new: Any) -> Iterator[str]:
     """Yield each field that differs, with both values; fields of objects one by one."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old | new):
@@ -168,7 +215,7 @@ def _differences(where: str, old: Any, new: Any) -> Iterator[str]:
                 have, ask = (f"{shown(side[name])}" if name in side else "absent" for side in (old, new))
                 yield f"{path} is {have} in the store, {ask} was asked for"
             else:
-                yield from _differences(path, old[name], new[name])
+                yield from list_differences(path, old[name], new[name])
     elif where == "key_check" and old != new:
         yield "its ids were made with another key (give --key the file that it was made with)"
     elif old != new or isinstance(old, bool) != isinstance(new, bool):

@@ -54,7 +54,7 @@ _shard: tuple[ShardWriter, SkipLog] | None = None
 def run_all(job: Job, mine: Sequence[Pair], workers: int, name: str) -> Generator[Outcome, None, None]:
     """Do the work, in shards that begin with ``name``; yield the outcome for each recording stored or skipped."""
     if workers == 0 and mine:
-        with opened_shard(job.folder, name) as (writer, log):
+        with opened_shard(job, name) as (writer, log):
             for id, item in mine:
                 yield do_one(job, writer, log, id, item)
         return
@@ -189,9 +189,9 @@ def finished(folder: Path) -> set[str]:
 
 
 @contextlib.contextmanager
-def opened_shard(folder: Path, name: str) -> Iterator[tuple[ShardWriter, SkipLog]]:
+def opened_shard(job: Job, name: str) -> Iterator[tuple[ShardWriter, SkipLog]]:
     """Yield a shard and a skip log of our own, closed at the end."""
-    writer, log = _claim(folder, name)
+    writer, log = _claim(job, name)
     try:
         yield writer, log
     finally:
@@ -261,7 +261,7 @@ def _one_by_one(job: Job, name: str, suspects: Sequence[Pair]) -> Iterator[Outco
             if not lived:
                 pool = None
                 if id not in finished(job.folder):
-                    with opened_shard(job.folder, name) as (_, log):
+                    with opened_shard(job, name) as (_, log):
                         log.add(id, "crash", CRASHED)
             yield Outcome(item.size)
     finally:
@@ -315,12 +315,13 @@ def _starting() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile arrives now
 
 
-def _claim(folder: Path, name: str) -> tuple[ShardWriter, SkipLog]:
+def _claim(job: Job, name: str) -> tuple[ShardWriter, SkipLog]:
     """Claim the shard and skip log with the first number that no living process holds."""
     for number in range(1000):
         with contextlib.suppress(StoreBusyError), contextlib.ExitStack() as stack:
-            writer = stack.enter_context(ShardWriter(folder, f"{name}-{number}"))
-            log = SkipLog(folder, f"{name}-{number}")
+            writer = stack.enter_context(ShardWriter(job.folder, f"{name}-{number}"))
+            log = stack.enter_context(SkipLog(job.folder, f"{name}-{number}"))
+            job.check_mark()  # with the names claimed, nobody can change the store any more
             stack.pop_all()  # both are ours: they stay open
             return writer, log
     raise StoreError("a thousand writers are at work on this store; wait for some to end")
@@ -345,5 +346,5 @@ def _work(pair: Pair) -> tuple[str, Outcome]:
     global _shard
     assert _job is not None
     job, name = _job
-    _shard = _shard or _claim(job.folder, name)
+    _shard = _shard or _claim(job, name)
     return pair[0], do_one(job, *_shard, *pair)

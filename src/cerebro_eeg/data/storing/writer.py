@@ -24,7 +24,7 @@ from cerebro_eeg.data.reading.recording import Event
 from cerebro_eeg.data.storing.block_sums import BlockSummer
 from cerebro_eeg.data.storing.fingerprint import is_fingerprint
 from cerebro_eeg.data.storing.records import Interval, StoredRecording, StoredSegment, check, to_line
-from cerebro_eeg.data.storing.shards import claim, disk_errors, read_shard, shard_names, sync_folder, write_all
+from cerebro_eeg.data.storing.shards import claim, disk_errors, point, read_shard, shard_names, sync_folder, write_all
 from cerebro_eeg.data.storing.store_info import read_info
 from cerebro_eeg.errors import ConfigError, InputError, RecordingError, StoreError
 
@@ -81,12 +81,6 @@ class ScaleSample:
 
 
 SHARD_BYTES = 1 << 30
-
-
-def _point(name: str, recording: str) -> None:
-    """End the process here, as a kill would, for a test that sets CEREBRO_FAULT=name:recording."""
-    if os.environ.get("CEREBRO_FAULT") == f"{name}:{recording}":
-        os._exit(9)
 
 
 class ShardWriter:
@@ -166,7 +160,7 @@ class ShardWriter:
         if self._has_sums:
             self._sums = os.open(self._folder / f"{name}.sums", flags, 0o666)
             self._files.callback(os.close, self._sums)
-        _point("between-files", name)
+        point("between-files", name)
         self._lines = os.open(self._folder / f"{name}.jsonl", flags, 0o666)
         self._files.callback(os.close, self._lines)
         self._cut()
@@ -182,10 +176,10 @@ class ShardWriter:
     def _cut(self) -> None:
         """Shorten the files to their committed parts."""
         os.ftruncate(self._lines, self._lines_end)
-        _point("between-cuts", self._writer)
+        point("between-cuts", self._writer)
         if self._has_sums:
             os.ftruncate(self._sums, self._sums_end)
-            _point("after-sums-cut", self._writer)
+            point("after-sums-cut", self._writer)
         os.ftruncate(self._payload, self._payload_end)
 
     def _commit(self, record: StoredRecording, end: int, source: str, sums: bytes) -> None:
@@ -193,18 +187,18 @@ class ShardWriter:
         line = to_line(record, self._payload_end, source, mark)
         sums_end = self._sums_end
         with self._writing():
-            _point("after-payload", record.id)
+            point("after-payload", record.id)
             os.fsync(self._payload)
-            _point("after-payload-sync", record.id)
+            point("after-payload-sync", record.id)
             if self._has_sums:
                 sums_end = write_all(self._sums, sums, self._sums_end)
-                _point("after-sums", record.id)
+                point("after-sums", record.id)
                 os.fsync(self._sums)
-                _point("after-sums-sync", record.id)
+                point("after-sums-sync", record.id)
             lines_end = write_all(self._lines, line, self._lines_end)
-            _point("after-line", record.id)
+            point("after-line", record.id)
             os.fsync(self._lines)
-            _point("after-line-sync", record.id)
+            point("after-line-sync", record.id)
         self._payload_end, self._sums_end, self._lines_end = end, sums_end, lines_end
         self._ids.add(record.id)
 
@@ -313,4 +307,4 @@ class Draft:
         self._sample.add(stored)
         with self._writer._writing():
             self._end = write_all(self._writer._payload, stored.data, self._end)
-        _point("block", self._id)
+        point("block", self._id)
