@@ -9,7 +9,7 @@ Legend: **B** windows, **R** rows, **N** tokens of a row.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from cerebro_eeg.model import checkpoint, further_targets
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
 from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.model.views import has_views, kept_counts, make_view
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, given_names
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
@@ -98,11 +98,11 @@ def pretrain(
     tell: Tell = lambda report, steps, batch: None,
 ) -> PretrainResult:
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
-    folder = RunFolder(out)
+    folder, given = RunFolder(out), given_names(folders, start)
     with training_processes(folder, engine, say, tell) as (processes, say, tell):
         stores = open_stores(folders)
         with contextlib.nullcontext() if start is None else usable_weights(start, say) as weights:
-            return _pretrain(processes, stores, folder, preset, options, engine, weights, say, tell)
+            return _pretrain(processes, stores, folder, preset, options, engine, weights, given, say, tell)
 
 
 def _pretrain(
@@ -113,6 +113,7 @@ def _pretrain(
     options: PretrainOptions,
     engine: Engine,
     start: Path | None,
+    given: Mapping[str, Any],
     say: Say,
     tell: Tell,
 ) -> PretrainResult:
@@ -157,7 +158,9 @@ def _pretrain(
         fit_further_targets(model, loader, counts)
         task = MaskedTask(sources, order, loader, config, model.objective, options.seed, processes, micro, dtype)
         groups = group_parameters(model, table.weight_decay)
-        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about)
+        plan = TrainingPlan(
+            "pretrain", model, task, groups, table.betas, table.clip, length, settings, about, {"given": given}
+        )
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         with training_steps(run, folder, engine, batch, tell) as (steps, log):
             for step in steps:

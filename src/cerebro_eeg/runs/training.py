@@ -9,7 +9,7 @@ import errno
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -277,6 +277,8 @@ class TrainingPlan:
     settings: Mapping[str, Any]
     about: Callable[[RunProgress], Mapping[str, Any]]
     """Describes the weights for those who use them before the run has ended."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What ``run.json`` also says, and what may differ when the run is resumed."""
 
 
 def begin_folder(
@@ -298,7 +300,7 @@ def begin_run(
     """Begin the run or resume it: write ``run.json``, set the model up for training, and load the state."""
     now = describe_engine(engine, processes, arithmetic)
     if processes.first:
-        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps})
+        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps, **plan.facts})
     precision = arithmetic.precision
     model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
