@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -40,6 +41,13 @@ _LOOK = """(() => {
     images: [...document.images].map(i => [i.alt, i.complete, i.naturalWidth, i.naturalHeight, shown(i)]),
     text: document.body.innerText, commands: [...document.querySelectorAll('pre.command')].map(e => e.textContent),
   }; })()"""
+_LAUNCH = """import os, sys
+first, then = (os.dup(int(number)) for number in sys.argv[1:3])
+os.dup2(os.dup2(first, 30), 3), os.dup2(os.dup2(then, 31), 4)
+os.execv(sys.argv[3], sys.argv[3:])"""  # dash knows no descriptor of two digits
+# The event `loadEventFired` may be that of the empty page before. The command to navigate returns in the new page.
+_LOADED = """new Promise(done =>
+  document.readyState === 'complete' ? done(true) : addEventListener('load', () => done(true)))"""
 _DECODED = "Promise.all([...document.images].map(i => i.decode().then(() => true, () => false)))"
 
 
@@ -82,7 +90,7 @@ class Browser:
         words += ["--disable-background-networking", "--disable-component-update", "--disable-extensions"]
         words += ["--hide-scrollbars", "--remote-debugging-pipe", f"--user-data-dir={self._home.name}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *words],
+            [sys.executable, "-c", _LAUNCH, str(theirs_in), str(theirs_out), *words],
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -92,7 +100,11 @@ class Browser:
         os.close(theirs_in)
         os.close(theirs_out)
         self._rest, self._number, self._events = b"", 0, []
-        self._send("Browser.getVersion")
+        try:
+            self._send("Browser.getVersion")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the browser with all its processes."""
@@ -117,7 +129,7 @@ class Browser:
         self._send("Emulation.setEmulatedMedia", tab, media="print" if printed else "", features=features)
         address = page.resolve().as_uri()
         self._send("Page.navigate", tab, url=address)
-        self._until(lambda event: event["method"] == "Page.loadEventFired")
+        self._value(tab, _LOADED)
         decoded = self._value(tab, _DECODED)
         seen = Seen(self._value(tab, _LOOK), decoded=decoded)
         if shot is not None:
@@ -146,7 +158,7 @@ class Browser:
         self._send("Page.enable", tab)
         self._events.clear()
         self._send("Page.navigate", tab, url=page.resolve().as_uri())
-        self._until(lambda event: event["method"] == "Page.loadEventFired")
+        self._value(tab, _LOADED)
         found = base64.b64decode(self._send("Page.printToPDF", tab, printBackground=False)["data"])
         self._send("Target.closeTarget", targetId=target)
         return found
@@ -168,12 +180,6 @@ class Browser:
             if found.get("id") == number:
                 assert "error" not in found, (method, found["error"])
                 return found["result"]
-            if "method" in found:
-                self._events.append(found)
-
-    def _until(self, wanted) -> None:
-        while not any(wanted(event) for event in self._events):
-            found = self._receive()
             if "method" in found:
                 self._events.append(found)
 

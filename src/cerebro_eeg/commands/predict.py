@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_text, go_over, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.progress import Progress, counted
@@ -90,8 +90,8 @@ def predict(
     Args:
         model: A checkpoint, the folder of one training, or of a run that has only one.
         files: Recordings, or folders that are searched for them.
-        out: The folder for predictions.csv (by window), decisions.csv and decisions.json (by recording), annotations
-            and pictures.
+        out: The folder for report.html, predictions.csv (by window), decisions.csv and decisions.json (by recording),
+            annotations and pictures.
         stride: Seconds from window to window; otherwise side by side.
         annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
         plot: Also draw each recording with the prediction under it, as PNG.
@@ -103,6 +103,7 @@ def predict(
         handling: Of channels and recordings that are not as they should be; its fields are flags of their own.
     """
     from cerebro_eeg.fast import packed
+    from cerebro_eeg.report.predictions import report_predict
     from cerebro_eeg.runs import decisions
     from cerebro_eeg.runs import predict as runs_predict
     from cerebro_eeg.scores.tables import positive_of
@@ -172,7 +173,9 @@ def predict(
         "notes": [*filter(None, [runs_predict.random_words(loaded)]), *_notes(head, ordered, bool(annotations))],
     }
     decisions.write_decisions(out, ordered, about, show_paths)
-    begin_sums(out, written)
+    drawn = [name for name in written if name.endswith(".png")]
+    write_page(lambda tell: report_predict(out, about, ordered, show_paths, drawn, tell=tell), progress)
+    begin_sums(out, [*written, *(["report.html"] if (out / "report.html").exists() else [])])
     return PredictResult(str(out), about, tuple(ordered), tuple(failures), _files(annotations, plot), show_paths)
 
 
@@ -229,7 +232,7 @@ def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
 
 
 def _files(annotations: tuple[str, ...], plot: bool) -> tuple[str, ...]:
-    files = ["predictions.csv", "decisions.csv", "decisions.json"]
+    files = ["report.html", "predictions.csv", "decisions.csv", "decisions.json"]
     files += ["*_annotations.edf"] if "edf" in annotations else []
     files += ["*_events.tsv"] if "bids" in annotations else []
     return (*files, *(["*.png"] if plot else []))

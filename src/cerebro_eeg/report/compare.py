@@ -167,7 +167,7 @@ def _task(folder: Path, one: Mapping[str, Any], verdict: Verdict | None) -> list
     size = 0.6 + 0.27 * len(one["rows"])
     parts = [
         heading(f"{one['task']}: {', '.join(one['names'])}"),
-        *([] if verdict is None else [verdict_box(verdict)]),
+        *([] if verdict is None else [verdict_box(verdict, small=True)]),
         paragraph(f"{words}. {TITLES[one['metric']]} by window.{chosen}", soft=True),
         figure(
             lambda canvas: draw_rows(canvas, one),

@@ -39,10 +39,10 @@ _STYLE: Any = {
 }
 
 
-def check_picture(path: Path) -> None:
+def check_picture(path: Path, kinds: Sequence[str] = KINDS) -> None:
     """Refuse a path that cannot become a picture, before any work is done for it."""
-    if path.suffix.casefold() not in KINDS:
-        raise ConfigError(f"a picture ends in {' or '.join(KINDS)}; give such a file name after --plot")
+    if path.suffix.casefold() not in kinds:
+        raise ConfigError(f"a picture ends in {' or '.join(kinds)}; give such a file name after --plot")
     if path.is_dir():
         raise ConfigError("--plot names a folder; give the name of a file in it, such as picture.png")
     try:

@@ -47,6 +47,7 @@ p { margin: .4rem 0; max-width: 46rem; }
 .verdict.loses { border-color: var(--orange); }
 .verdict p { max-width: none; }
 .verdict .sentence { font-size: 1.45rem; font-weight: 600; line-height: 1.3; margin: 0 0 .4rem; }
+.verdict.small .sentence { font-size: 1.05rem; }
 .warning { border-left: 3px solid var(--orange); padding-left: .6rem; }
 .warning b { color: var(--orange); }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .6rem; margin: 1rem 0; }
@@ -67,7 +68,7 @@ td[title] { text-decoration: underline dotted var(--grey); text-underline-offset
 pre { background: var(--wash); padding: .7rem; overflow-x: auto; font-size: .8rem; line-height: 1.4; }
 pre.command { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 summary { cursor: pointer; padding: .3rem 0; }
-@media (max-width: 40rem) { .verdict .sentence { font-size: 1.22rem; } h2 { font-size: 1.1rem; } }
+@media (max-width: 40rem) { .verdict .sentence { font-size: 1.25rem; } .facts b { font-size: 1.1rem; } }
 @media print { figure, .table, .facts, .verdict { break-inside: avoid; } h2, h3 { break-after: avoid; }
   figure img.wide { min-width: 0; } .table, figure { overflow: visible; } th, td { white-space: normal; } }
 """
@@ -130,12 +131,15 @@ def subheading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
-def verdict_box(verdict: Verdict) -> str:
-    """Return the headline of a page: the sentence in the largest letters, what belongs to it, and warnings."""
+def verdict_box(verdict: Verdict, small: bool = False) -> str:
+    """Return the headline of a page: the sentence in the largest letters, what belongs to it, and warnings.
+
+    A ``small`` one is the verdict of a part of the page.
+    """
     warnings = "".join(f'<p class="warning"><b>Careful:</b> {escape(words)}</p>' for words in verdict.warnings)
     below = "".join(f"<p>{escape(words)}</p>" for words in verdict.below)
     sentence = f'<p class="sentence">{escape(verdict.sentence)}</p>'
-    return f'<div class="verdict {verdict.state}">{sentence}{warnings}{below}</div>'
+    return f'<div class="verdict {verdict.state}{" small" if small else ""}">{sentence}{warnings}{below}</div>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:

@@ -30,9 +30,12 @@ from cerebro_eeg.report.figures import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STRETCHES = 512
 SHORTEST = 1.0  # seconds; shorter segments are not sampled
+SIZE = (11.0, 7.5)
+"""Width and height of the picture, in inches."""
 _BARS = 16  # more channel counts than this are drawn on a numeric axis, without a label on each bar
 
 
@@ -53,6 +56,14 @@ class StoreSample:
 
 def plot_store(store: Store, path: Path) -> StoreSample:
     """Write the picture, and return the sample that amplitudes and spectrum are drawn from."""
+    sample = sample_store(store)
+    with drawing(path, *SIZE) as figure:
+        draw_store(figure, store, sample)
+    return sample
+
+
+def draw_store(figure: "Figure", store: Store, sample: StoreSample) -> None:
+    """Draw channel counts, signal per subject, amplitudes and spectrum."""
     recordings: Counter[int] = Counter()
     hours: defaultdict[int, float] = defaultdict(float)
     subjects: defaultdict[str, float] = defaultdict(float)
@@ -64,19 +75,14 @@ def plot_store(store: Store, path: Path) -> StoreSample:
             subjects[record.subject] += record.seconds / 3600
         if record.mains is not None:
             notches[record.mains] += 1
-    sample = sample_store(store)
     total = sum(recordings.values())
-    with drawing(path, 11, 7.5) as figure:
-        axes = figure.subplots(2, 2)
-        who = f", {len(subjects):,} subjects" if subjects else ""
-        figure.suptitle(
-            f"{store.info.dataset}: {total:,} recordings, {sum(hours.values()):,.1f} h{who}", x=0.01, ha="left"
-        )
-        _draw_counts(axes[0, 0], recordings, hours)
-        _draw_subjects(axes[0, 1], list(subjects.values()))
-        _draw_amplitudes(axes[1, 0], sample)
-        _draw_spectrum(axes[1, 1], sample, notches, total)
-    return sample
+    axes = figure.subplots(2, 2)
+    who = f", {len(subjects):,} subjects" if subjects else ""
+    figure.suptitle(f"{store.info.dataset}: {total:,} recordings, {sum(hours.values()):,.1f} h{who}", x=0.01, ha="left")
+    _draw_counts(axes[0, 0], recordings, hours)
+    _draw_subjects(axes[0, 1], list(subjects.values()))
+    _draw_amplitudes(axes[1, 0], sample)
+    _draw_spectrum(axes[1, 1], sample, notches, total)
 
 
 def choose_stretches(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
