@@ -1,6 +1,8 @@
 """Every kind of page in a headless Chromium: readable on a desk and on a phone, in the dark and on paper, and alone."""
 
+import base64
 import os
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -8,11 +10,13 @@ import pytest
 
 import train_stores
 from browser import WIDTHS
+from cerebro_eeg.commands.info_store import info_store
 from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.report.compare import report_compare
 from cerebro_eeg.report.finetune import report_finetune
 from cerebro_eeg.report.page import facts, figure, page, paragraph, preformatted, table, verdict_box
+from cerebro_eeg.report.predictions import CLOSE, headline, report_predict
 from cerebro_eeg.report.pretrain import report_pretrain
 from cerebro_eeg.report.verdicts import Verdict
 from cerebro_eeg.runs import compare, evaluate, finetune, pretrain
@@ -45,7 +49,7 @@ def pages(tmp_path_factory):
                 found[f"{out.name}-untested"] = shutil.copy(report_finetune(out), folder / f"{out.name}.html")
                 evaluate.evaluate(out, folder / name, device="cpu", resamples=100)
                 found[out.name] = report_finetune(out)
-        options = finetune.FinetuneOptions("level", steps=1)
+        options = finetune.FinetuneOptions("level", steps=3)
         finetune.finetune(folder / "few", folder / "values", Preset(MODEL, finetune=TABLE), options, ENGINE)
         found["values"] = report_finetune(folder / "values")
         model = Cerebro(config=MODEL)
@@ -54,6 +58,9 @@ def pages(tmp_path_factory):
         asked = compare.CompareOptions(("alpha", "third"), rows, repeats=1, seeds=1, resamples=100, untrained="as_is")
         compare.compare(folder / "many", folder / "compare", asked, ENGINE, folder / "model")
         found["compare"] = report_compare(folder / "compare")
+        info_store(folder / "many", folder / "store.html")
+        found["store"] = folder / "store.html"
+        found["predict"] = report_predict(folder, ABOUT, ROWS, False)
     return SimpleNamespace(folder=folder, paths=found)
 
 
@@ -66,7 +73,21 @@ NAMES = (
     "finetune-many-third",
     "values",
     "compare",
+    "store",
+    "predict",
 )
+ABOUT = {
+    "kind": "classification", "names": ["closed", "open"], "threshold": 0.6, "notes": ["a note"],
+    "preparation": "recordings are prepared", "window_seconds": 5.0, "stride_seconds": 5.0,
+}  # fmt: skip
+ROWS = [
+    {
+        "recording": f"{number:x}" * 24, "decision": "open" if number > 6 else "closed", "windows": 9, "seconds": 45.0,
+        "mean": {"closed": 1 - number / 10, "open": number / 10}, "faults": ["clipped"] * (number == 3),
+        "problem": "",
+    }
+    for number in range(10)
+] + [{"recording": "f" * 24, "mean": None, "problem": "channels: " + "no training of Oz, " * 40}]  # fmt: skip
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -112,11 +133,24 @@ def test_enough_data_have_curves_and_rivals(browser, pages):
 
 
 def test_no_long_id_stands_in_a_picture_or_a_table(pages):
-    for path in pages.paths.values():
-        text = path.read_text("utf-8")
-        assert "a1b2c3d4e5f6a7b8c9d0e1f2" not in text.partition("Where it comes from")[0].replace("title=", "", 0) or (
-            all("title=" in part[-60:] for part in text.split("a1b2c3d4e5f6a7b8c9d0e1f2")[:-1])
-        )
+    """An id of 24 digits is only the hint of a cell, which a reader sees by pointing at it."""
+    seen = 0
+    for path in (path for name, path in pages.paths.items() if name != "store"):  # it shows its hash
+        text = path.read_text("utf-8").partition("Where it comes from")[0]
+        pictures = "".join(base64.b64decode(data).decode() for data in re.findall(r'svg\+xml;base64,([^"]*)"', text))
+        assert not re.search(r"a1b2c3d4e5f6a7b8c9|subject-of-somebody", pictures)
+        for before in re.split(r"[0-9a-f]{24}(?![0-9a-f])", re.sub(r"base64,[^\"]*", "", text))[:-1]:
+            assert before.endswith('title="')
+            seen += 1
+    assert seen
+
+
+def test_a_close_answer_and_an_unused_recording_are_warned_of():
+    said = headline(ABOUT, ROWS)
+    assert said.sentence == "10 recordings: closed 7, open 3."
+    assert said.warnings[0] == "1 of 11 recordings could not be used: see below."
+    assert said.warnings[1].startswith(f"1 of 10 mean probabilities lie within {CLOSE:g} of the threshold")
+    assert headline({**ABOUT, "kind": "regression", "threshold": None}, ROWS[:2]).sentence == "2 recordings predicted."
 
 
 def test_the_dark_and_the_paper(browser, pages, tmp_path):

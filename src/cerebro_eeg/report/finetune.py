@@ -75,6 +75,10 @@ _STEPS = 3  # fewer steps than this are no curve
 _MANY = 20_000  # windows from which ROC curves get fewer draws
 
 
+RivalScores = Mapping[str, Mapping[str, float]]
+"""Every score of a rival by level: the mean over folds."""
+
+
 @dataclass(frozen=True)
 class ScoredSplit:
     """What a run knows about one split: scores and predictions of its trainings, and rivals on the same windows."""
@@ -87,6 +91,7 @@ class ScoredSplit:
     """How the rivals compare; None if none was scored."""
     rivals: Mapping[str, Sequence[Predictions]]
     """What each rival predicted, by fold; rivals of earlier releases kept nothing."""
+    rival_scores: Mapping[str, RivalScores]
     best: str | None
     """The best simple rival."""
 
@@ -218,7 +223,8 @@ def _split(folder: Path, part: Part, scores: Sequence[Score], paths: Sequence[Pa
         tell(f"{part} scores of rivals", number, len(rows or ()))
         if row["name"] != CHANCE and (found := rival_outputs(folder, part, folds, row["name"])):
             rivals[row["name"]] = found
-    return ScoredSplit(part, scores, paths, rows, rivals, None if best is None else best["name"])
+    values = {name: _rival_scores(outputs) for name, outputs in rivals.items()}
+    return ScoredSplit(part, scores, paths, rows, rivals, values, None if best is None else best["name"])
 
 
 def _verdict(
@@ -412,7 +418,7 @@ def _roc(split: ScoredSplit) -> list[str]:
         lines = [(_labelled("this model", value), drawn)]
         for name in rivals:
             if (line := curve(split.rivals[name], place, resamples=1)) is not None:
-                value = None if len(names) > 2 else _rival_values(split, name)["window"].get("auroc")
+                value = None if len(names) > 2 else split.rival_scores[name]["window"].get("auroc")
                 lines.append((_labelled(name, value), line))
         panels[f"{names[place]} against the rest" if len(names) > 2 else f"Finding {names[place]}"] = lines
     if not panels:
@@ -524,10 +530,9 @@ def _subject_table(rows: Sequence[Sequence[Mapping[str, Any]]], numbers: Mapping
 # Tables of scores
 
 
-def _rival_values(split: ScoredSplit, name: str) -> dict[str, dict[str, float]]:
-    """Return every score of a rival by level: the mean over folds."""
+def _rival_scores(outputs: Sequence[Predictions]) -> RivalScores:
     found: dict[str, dict[str, list[float]]] = {}
-    for one in split.rivals[name]:
+    for one in outputs:
         for level, of in score(one, resamples=1).levels.items():
             for metric, estimate in of.values.items():
                 if estimate.value is not None:
@@ -538,10 +543,9 @@ def _rival_values(split: ScoredSplit, name: str) -> dict[str, dict[str, float]]:
 def _score_tables(split: ScoredSplit) -> str:
     """Return all scores of this model beside those of its rivals, by window, recording and subject."""
     summary, first = summarise(split.scores), split.first
-    rivals = {name: _rival_values(split, name) for name in split.rivals}
     few, parts = split.found.few, []
     for name, found in summary["levels"].items():
-        values = {rival: of.get(name, {}) for rival, of in rivals.items()}
+        values = {rival: of.get(name, {}) for rival, of in split.rival_scores.items()}
         parts.append(_level_table(f"by {name} ({max(found['count']):,})", found["values"], values, few))
     parts.append(paragraph(_rule_words(first, tuple(summary["levels"]["window"]["values"])), soft=True))
     if (decided := summary.get("at_threshold")) is not None:

@@ -69,7 +69,7 @@ def headline(about: Mapping[str, Any], rows: Rows) -> Verdict:
         sentence = f"{counted(len(done), 'recording')}: {answers}."
     warnings, below = [], []
     if len(done) < len(rows):
-        warnings.append(f"{len(rows) - len(done):,} of {len(rows):,} recordings could not be used; the table says why.")
+        warnings.append(f"{len(rows) - len(done):,} of {len(rows):,} recordings could not be used: see below.")
     if about["threshold"] is not None and done:
         (other, last), limit = about["names"], about["threshold"]
         near = sum(abs(row["mean"][last] - limit) < CLOSE for row in done)
@@ -99,8 +99,15 @@ def _page(folder: Path, about: Mapping[str, Any], rows: Rows, show_paths: bool, 
             )
         )
     parts += [heading("Recordings"), _table(about, rows, numbers, show_paths)]
-    if len(rows) > MOST_ROWS:
-        parts.append(paragraph(f"The first {MOST_ROWS:,} of {len(rows):,}; decisions.csv has all.", soft=True))
+    if len(done) > MOST_ROWS:
+        parts.append(paragraph(f"The first {MOST_ROWS:,} of {len(done):,}; decisions.csv has all.", soft=True))
+    failed = [row for row in rows if row["problem"]]
+    if failed:
+        parts.append(heading("Not used"))
+    for row in failed[:MOST_ROWS]:
+        id = short_id(row["recording"])
+        name = f"{numbers[row['recording']]} ({id if isinstance(id, str) else id.text})"
+        parts.append(paragraph(f"{name[0].upper()}{name[1:]}: {row['problem']}."))
     seen = [row["recording"] for row in done if f"{row['recording']}.png" in pictures]
     if seen:
         parts.append(heading("Signal and prediction"))
@@ -117,15 +124,15 @@ def _table(about: Mapping[str, Any], rows: Rows, numbers: Mapping[str, str], sho
     classes = about["kind"] == "classification"
     names = list(about["names"])[-1:] if len(about["names"]) == 2 and classes else list(about["names"])
     titles = [f"mean {'probability of ' if classes else ''}{name}" for name in names]
-    head = ["", "id", "path", "answer", *titles, "windows", "minutes", "faults", "not used, because"]
+    head = ["", "id", "path", "answer", *titles, "windows", "minutes", "faults"]
     lines: list[list[Cell]] = []
-    for row in rows[:MOST_ROWS]:
+    for row in [row for row in rows if not row["problem"]][:MOST_ROWS]:
         mean = row["mean"] or {}
         values = [f"{mean[name]:.3f}" if name in mean else "" for name in names]
         path = one_line(row["path"]) if show_paths else ""
-        size = f"{row['seconds'] / 60:.1f}" if not row["problem"] else ""
+        size = f"{row['seconds'] / 60:.1f}"
         cells = [path, row["decision"] or "", *values, f"{row['windows']:,}", size, " ".join(row["faults"])]
-        lines.append([numbers[row["recording"]], short_id(row["recording"]), *cells, row["problem"]])
+        lines.append([numbers[row["recording"]], short_id(row["recording"]), *cells])
     return table(head, lines)
 
 

@@ -151,6 +151,8 @@ def _time(hours: float) -> str:
 
 
 def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
+    from matplotlib.ticker import NullFormatter
+
     axes.set_title("Signal of each subject")
     if not hours:
         write_in_panel(axes, "the store does not know its subjects")
@@ -161,6 +163,8 @@ def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
     axes.set_ylim(0, None)
     if minutes[0] > 20 * np.median(minutes):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(plain_tick)
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(minutes[minutes > 0].min() / 2, None)
     half = int(np.searchsorted(np.cumsum(minutes), minutes.sum() / 2)) + 1
     axes.axvline(half, color=DARK, linestyle=":", linewidth=1)
@@ -195,8 +199,12 @@ def _draw_amplitudes(axes: "Axes", sample: StoreSample) -> None:
     axes.axvspan(quarter, three, color=ORANGE, alpha=0.15, label=f"quartiles {quarter:.3g} to {three:.3g} µV")
     if sample.flat:
         axes.plot([], [], " ", label=f"{100 * sample.flat / (sample.flat + len(sample.deviations)):.2g} % are flat")
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(plain_tick)
+    axes.xaxis.set_minor_formatter(NullFormatter())  # its own text needs the mathematics that we switched off
     axes.set_xlabel("robust standard deviation (1.4826 × MAD) of a channel, up to 4 s each (µV)")
     axes.set_ylabel("share (%)")
     axes.legend(frameon=False, fontsize=8)
