@@ -41,6 +41,7 @@ SLOW = (
     "test_readme.py",
     "test_recipes.py",
     "commands/test_demo.py",
+    "report/test_pages_in_browser.py",
     "runs",
 )
 """Long tests and costly fixtures. They come first, in the first process; a process that is done steals from the end of

@@ -240,7 +240,7 @@ def _roc(folder: Path, one: Mapping[str, Any]) -> list[str]:
         figure(
             lambda canvas: draw_roc(canvas, panels),
             5 if two else 2.6 * columns,
-            4.6 if two else 3.0 * -(-len(panels) // 4),
+            4.6 if two else 2.75 * -(-len(panels) // 4),
             f"Share that is found against the share of false alarms on {one['task']}: {'; '.join(panels)}",
             f"{where}. The nearer a curve is to the upper left corner, the better. Band: 95 % over subjects.",
             wide=not two,

@@ -433,7 +433,7 @@ def _roc(split: ScoredSplit) -> list[str]:
         figure(
             lambda canvas: draw_roc(canvas, panels),
             2.6 * columns if many else 5,
-            3.0 * rows if many else 4.6,
+            2.75 * rows if many else 4.6,
             f"Share that is found against the share of false alarms: {'; '.join(panels)}",
             f"The nearer a curve is to the upper left corner, the better.{band}{mean}",
             wide=many,
