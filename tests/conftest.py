@@ -1,7 +1,8 @@
 """The set-up of all tests: the pack of open recordings, markers, their order, and the same numbers on every run.
 
 A test that needs something that this machine may lack skips and says why. CEREBRO_NO_SKIP names what must be there
-("pack", "gpu", or both with a comma): a skip for want of it becomes a failure, so that CI cannot quietly lose a test.
+("pack", "gpu", "chromium", or several with commas): a skip for want of it becomes a failure, so that CI cannot quietly
+lose a test.
 
 ``make test`` shares the tests between two processes (pytest-xdist, worksteal). So every test keeps to its own files and
 ports, and does not rely on a test before it. Waits and limits are generous, because other programs may slow the machine
@@ -10,11 +11,14 @@ down: a limit ends a test that hangs, and never measures speed.
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import settings
+
+from browser import NAMES, Browser, find_chromium
 
 # Sums depend on how many threads share them. Set by environment, not by torch: tests that need no torch load none, and
 # the processes that tests start inherit it. Threads that wait must not spin: two processes of tests share two cores.
@@ -37,6 +41,7 @@ SLOW = (
     "test_readme.py",
     "test_recipes.py",
     "commands/test_demo.py",
+    "report/test_pages_in_browser.py",
     "runs",
 )
 """Long tests and costly fixtures. They come first, in the first process; a process that is done steals from the end of
@@ -71,6 +76,17 @@ def open_eeg() -> Path:
     if not Path(folder, "index.csv").is_file():
         pytest.fail(f"CEREBRO_OPEN_EEG={folder} is not the open-EEG pack: it has no index.csv", pytrace=False)
     return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium for the pages of reports; CEREBRO_CHROMIUM names a program that is not on the path."""
+    program = find_chromium()
+    if program is None:
+        _skip("chromium", f"needs a browser to open pages with: {', '.join(NAMES)}, or CEREBRO_CHROMIUM")
+    found = Browser(program)
+    yield found
+    found.close()
 
 
 def _skip(what: str, reason: str) -> NoReturn:

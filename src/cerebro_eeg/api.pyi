@@ -375,8 +375,8 @@ def info(
         channels: Of a model: channels of the window whose cost is printed; 19 unless given.
         seconds: Of a model: seconds of that window, 5 unless given. Of an EEG file: seconds in the picture, 10 unless
             given.
-        plot: A picture to write (.png or .svg) of a store (channel counts, subjects, amplitude, spectrum) or of an EEG
-            file (signal and spectrum).
+        plot: A picture to write (.png or .svg) of a store (channel counts, subjects, amplitude, spectrum; with .html a
+            page with its tables, too) or of an EEG file (signal and spectrum).
         start: Of an EEG file: where the picture begins, in seconds; the middle of its longest stretch unless given.
         unknown: Of EEG files: what becomes of channel labels that are not understood; an error unless given.
         unit: Of EEG files: the unit of channels whose own is blank or unknown; these are refused unless given.

@@ -18,16 +18,30 @@ from cerebro_eeg.commands.progress_lines import write_page
 from cerebro_eeg.config import FinetuneConfig, Preset
 from cerebro_eeg.errors import CerebroError, ConfigError, InputError
 from cerebro_eeg.progress import Progress
-from cerebro_eeg.report import figures
+from cerebro_eeg.report import figures, score_pictures
 from cerebro_eeg.report import finetune as finetune_report
 from cerebro_eeg.report import pretrain as pretrain_report
 from cerebro_eeg.report.figures import drawing, place
 from cerebro_eeg.report.finetune import report_finetune
-from cerebro_eeg.report.page import command, facts, figure, folded, heading, page, paragraph, preformatted, table
+from cerebro_eeg.report.page import (
+    Hint,
+    facts,
+    figure,
+    folded,
+    heading,
+    page,
+    paragraph,
+    preformatted,
+    short_id,
+    table,
+    verdict_box,
+)
 from cerebro_eeg.report.pretrain import report_pretrain
+from cerebro_eeg.report.verdicts import Verdict
 from cerebro_eeg.runs import evaluate, finetune, pretrain
 from cerebro_eeg.runs.reconstruction import BandErrors, ChannelErrors, Errors, Example
-from cerebro_eeg.runs.settings import Engine, choose
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.scores.roc import GRID, Curve
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
 from train_worker import MODEL, preset
@@ -42,7 +56,7 @@ class Page(HTMLParser):
 
     def __init__(self, path):
         super().__init__(convert_charrefs=True)
-        self.tags, self.links, self.words, self.open = [], [], [], []
+        self.tags, self.links, self.words, self.open, self.titles = [], [], [], [], []
         self.feed(path.read_text("utf-8") if hasattr(path, "read_text") else path)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -52,6 +66,7 @@ class Page(HTMLParser):
         self.tags.append(tag)
         if tag not in ("meta", "img"):
             self.open.append(tag)
+        self.titles += [value for name, value in attributes if name == "title"]
         self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "action", "data")]
 
     def handle_endtag(self, tag):
@@ -125,10 +140,14 @@ def test_a_report_has_the_numbers_of_the_run(made):
     lines = read_lines(made / "pretrain" / "metrics.jsonl")
     last = [line for line in lines if "loss" in line][-1]
     masked = [line for line in lines if "validation_masked" in line][-1]
-    assert f"{last['loss']:.4f} loss of the last step" in found.text
-    assert f"{masked['validation_masked']:.4f} masked error" in found.text
-    assert f"{last['step']} steps" in found.text
+    assert f"It took {last['step']} steps in" in found.text
+    assert f"the loss of the last is {last['loss']:.4f}." in found.text
+    assert f"The masked error on all validation windows is {masked['validation_masked']:.4f}." in found.text
+    assert "Validation: masked" in "".join(ElementTree.fromstring(found.images()[-1]).itertext())
     kept = json.loads((made / "pretrain" / "reconstruction.json").read_text())["found"]
+    assert "Too few subjects for a verdict" in found.text  # one person validates
+    assert len(kept["subjects"]) == 1
+    assert kept["subjects"][0]["model"] == pytest.approx(kept["total"]["model"])
     for errors in [kept["total"], *(group["errors"] for group in kept["groups"])]:
         assert " ".join(numbers(errors)) in found.text
     # All validation windows were looked at, with the masks of validation.
@@ -152,6 +171,7 @@ def test_without_anything_there_are_still_curves(copy):
     found = Page(report_pretrain(copy))
     assert len(found.links) == 1
     assert "The stores were not at hand" in found.text
+    assert "Not judged yet" in found.text
 
 
 def test_numbers_of_other_weights_are_not_shown(copy):
@@ -178,6 +198,10 @@ def test_a_store_without_validation_says_so(tmp_path):
     pretrain.pretrain([tmp_path / "store"], tmp_path / "run", preset({}), choices, ENGINE)
     found = Page(report_pretrain(tmp_path / "run", [tmp_path / "store"]))
     assert "windows that were also trained on" in found.text
+    words = ["".join(ElementTree.fromstring(image).itertext()) for image in found.images()]
+    (curves,) = (one for one in words if "Learning rate" in one)
+    assert "Gradient norm" in curves
+    assert "alidat" not in curves  # no empty panel
 
 
 def test_hostile_names_are_text(copy):
@@ -200,28 +224,19 @@ def test_hostile_names_are_text(copy):
 
 def test_every_part_of_a_page_escapes():
     parts = [heading(HOSTILE), paragraph(HOSTILE), facts([(HOSTILE, HOSTILE)]), preformatted(HOSTILE)]
-    parts += [table([HOSTILE], [[HOSTILE]], [0]), folded(HOSTILE, paragraph(HOSTILE))]
+    parts += [verdict_box(Verdict("wins", HOSTILE, (HOSTILE,), (HOSTILE,)))]
+    parts += [
+        table([HOSTILE], [[HOSTILE]], [0]),
+        table([], [[Hint(HOSTILE, HOSTILE)]]),
+        folded(HOSTILE, paragraph(HOSTILE)),
+    ]
     parts.append(figure(lambda canvas: canvas.text(0.5, 0.5, HOSTILE), 1, 1, HOSTILE, HOSTILE))
     found = Page(page(HOSTILE, parts))
     assert "script" not in found.tags
-    assert found.text.count(HOSTILE) == 12  # twice the title, and once or twice each
+    assert found.text.count(HOSTILE) == 16  # twice the title, and once or twice each
+    assert HOSTILE in found.titles
     (image,) = found.images()
     assert HOSTILE in "".join(ElementTree.fromstring(image).itertext())
-
-
-def test_the_command_and_its_config_make_the_same_settings(made, tmp_path):
-    run = json.loads((made / "pretrain" / "run.json").read_text())
-    text = Page(made / "pretrain" / "report.html").text
-    expected = (
-        "cerebro-eeg pretrain made-store --out my-run --config config.json --seed 0 --seconds 1.0 --steps 6 --paper"
-    )
-    assert command(run) == expected
-    assert expected in text
-    settings = {name: run["settings"][name] for name in ("model", "objective", "pretrain")}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    chosen = choose("small", tmp_path / "config.json", {}, ())
-    assert json.loads(json.dumps(dataclasses.asdict(chosen.model))) == settings["model"]
-    assert json.loads(json.dumps(dataclasses.asdict(chosen.pretrain))) == settings["pretrain"]
 
 
 # The page of a fine-tuning
@@ -230,8 +245,11 @@ def test_the_command_and_its_config_make_the_same_settings(made, tmp_path):
 def test_a_fine_tuning_has_the_scores_of_its_seeds(made):
     found = Page(made / "finetune" / "report.html")
     scores = [json.loads((made / f"finetune/seed-{n}/finished.json").read_text())["validation"] for n in (0, 1)]
-    assert f"{np.mean(scores):.3f} ± {np.std(scores, ddof=1):.3f} AUROC by window" in found.text
-    assert "The test set has not been scored" in found.text
+    mean, spread = f"{np.mean(scores):.3f}", f"{np.std(scores, ddof=1):.3f}"
+    assert f"AUROC {mean} {spread} 0.500" in found.text  # no interval, and no rival: these columns are left out
+    assert "Not tested yet. Validation: too few validation data" in found.text
+    assert f"AUROC was {mean}, where a guess has 0.500" in found.text
+    assert "The test split was not scored" in found.text
     assert "share no subject" in found.text
 
 
@@ -245,28 +263,42 @@ def test_the_test_scores_come_with_how_often_they_were_made(made, tmp_path):
     assert "The test set was scored once." in found.text
     assert "Positive: fast" in found.text
     assert found.text.count("at the threshold chosen on validation (") == 2  # of the test set and of validation
-    assert len(found.images()) == len(Page(made / "finetune" / "report.html").images()) + 4
+    assert "Too few test data to say how good this model is: 6 windows of 1 test subject." in found.text
+    assert len(found.images()) == 1  # of the curves of training: nothing else could be carried
+    assert "Not drawn, because 6 windows of 1 test subject cannot carry it: ROC curves, calibration" in found.text
     sensitivity = record["first"]["summary"]["at_threshold"]["levels"]["window"]["values"]["sensitivity"]
     assert f"sensitivity {sensitivity['mean']:.3f}" in found.text
+    assert "n/a" not in found.text
     (run / "test.json").write_text(json.dumps({**record, "scorings": 3}))
     assert "scored 3 times; the numbers are of the first time" in Page(report_finetune(run)).text
 
 
 def test_the_page_begins_with_who_wins(made, tmp_path):
-    """The test is first; the command of a saved winner does not name the folder of the run."""
+    """The command of a saved winner does not name the folder of the run."""
     run = shutil.copytree(made / "finetune", tmp_path / "run")
-    for name, rows in (("rivals.json", RIVALS[:1] + RIVALS[2:]), ("rivals-validation.json", RIVALS)):
-        (run / name).write_text(json.dumps({"format": 2, "rivals": rows}))
+    (run / "rivals-validation.json").write_text(json.dumps({"format": 2, "rivals": RIVALS}))
     (run / "simple").mkdir()
     (run / "simple" / "model.safetensors").touch()
     text = Page(report_finetune(run)).text
-    first = text.index("Test: band power with a linear model wins by 0.200 over 9 subjects: prefer it")
-    then = text.index("Validation: power and covariance with a linear model wins by 0.300")
-    assert 0 < text.index("Beside simple features") < first < then < text.index("The test set has not been scored")
+    first = text.index("Not tested yet. Validation: too few validation data")
+    then = text.index("the best simple rival, power and covariance, had 1.000")
+    assert 0 < first < then < text.index("Beside simple features") < text.index("All scores")
     assert "cerebro-eeg predict my-run/simple FILES" in text
     assert "power and covariance 1.000 0.700 -0.300 -0.400 to -0.200" in text
-    assert text.count("Our weights were chosen on these windows") == 1
+    assert text.count("Weights and threshold were chosen on these windows") == 1
     assert str(tmp_path) not in text
+
+
+def test_a_column_without_anything_is_left_out():
+    text = Page(page("x", [table(["a", "b", "c"], [["1", "n/a", ""], ["2", "n/a", "5"]], [0, 2])])).text
+    assert text == "x x a c 1 2 5"
+    assert "<th>b</th>" in table(["a", "b"], [])  # there is nothing to tell from
+    assert '<td class="best">5</td>' in table(["a", "b", "c"], [["2", "n/a", "5"]], [2])
+
+
+def test_a_long_id_is_short_and_whole():
+    assert short_id("sub-01") == "sub-01"
+    assert short_id("a1" * 12) == Hint("a1a1a1a1…", "a1" * 12)
 
 
 def test_colours_of_rivals_say_who_wins(tmp_path):
@@ -282,8 +314,9 @@ def test_regression_and_folds_have_a_page(made, tmp_path):
     choices = finetune.FinetuneOptions("level", folds=3, steps=1)
     finetune.finetune(made / "store", tmp_path / "run", Preset(MODEL, finetune=table), choices, ENGINE)
     text = Page(report_finetune(tmp_path / "run")).text
-    assert "R2 by window" in text
+    assert "R2 " in text[: text.index("All scores")]
     assert "in each of 3 folds" in text
+    assert "RMSE: lower is better" in text
     assert "Confusion" not in text
 
 
@@ -365,16 +398,18 @@ RIVALS = [
     }
     for name, difference in (("band power", -0.2), ("power and covariance", -0.3), ("chance", 0.2))
 ]  # fmt: skip
+CURVE = Curve(GRID**0.5, GRID, np.sqrt(GRID))
 DRAWINGS = {
     "signals": lambda c: pretrain_report.draw_signals(c, example(), MODEL),
     "bands": lambda c: pretrain_report.draw_bands(c, BANDS),
     "datasets": lambda c: pretrain_report.draw_datasets(c, {"a": ERRORS, "b": dataclasses.replace(ERRORS, model=0.1)}),
     "channels": lambda c: pretrain_report.draw_channels(c, CHANNELS),
     "curves": lambda c: figures.draw_curves(c, {"": LINES}, [("validation_auroc", "own")]),
-    "confusion": lambda c: finetune_report.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
-    "calibration": lambda c: finetune_report.draw_calibration(c, {"seed 0": CALIBRATION}),
-    "subjects": lambda c: finetune_report.draw_subjects(c, SUBJECTS, "accuracy"),
-    "rivals": lambda c: finetune_report.draw_rivals(c, RIVALS),
+    "confusion": lambda c: score_pictures.draw_confusions(c, {"x": np.array([[5, 1], [2, 7]])}, ["a", "b"]),
+    "calibration": lambda c: score_pictures.draw_calibration(c, {"seed 0": CALIBRATION}),
+    "subjects": lambda c: score_pictures.draw_subjects(c, SUBJECTS, "accuracy", {f"s{k}": str(k) for k in range(9)}),
+    "roc": lambda c: score_pictures.draw_roc(c, {"a": [("this model", CURVE), ("band power", CURVE)]}),
+    "rivals": lambda c: score_pictures.draw_rivals(c, RIVALS),
 }
 
 

@@ -14,6 +14,7 @@ from cerebro_eeg.cli import main
 from cerebro_eeg.config import Training
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.report.verdicts import of_task
 from cerebro_eeg.runs import compare as runs
 from cerebro_eeg.runs import compare_methods, finetune
 from cerebro_eeg.runs.compare import CompareOptions, compare
@@ -336,7 +337,7 @@ def test_the_page_has_the_verdict_a_picture_and_every_row(store, weights, tmp_pa
     assert main(["compare", str(store), "--from", str(weights), "--out", str(out), *flags, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     page = (out / "report.html").read_text()
-    assert said["tables"][0]["verdict"]["text"][1:] in page
+    assert of_task(said["tables"][0], "AUROC").sentence in page
     assert "data:image/svg+xml" in page
     with (out / "compare.csv").open(newline="") as file:
         lines = {line["method"]: line for line in csv.DictReader(file)}

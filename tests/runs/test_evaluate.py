@@ -209,7 +209,7 @@ def test_an_exact_probe_is_trained_once_for_all_seeds(made, weights, tmp_path):
     assert "  trainings  1 seed in " in scored.text()
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count("one result and no deviation over seeds") == 1
-    assert "1 seed, 1 finished or begun" in page
+    assert "1 seed: 1 training." in page
     assert judge(tmp_path / "run", made / "store").notes == scored.notes  # also when it is told again
     found, lines = probe(made, tmp_path / "run", weights)  # the same command finds its run
     assert [one.seed for one in found.trained] == [3]
@@ -598,8 +598,11 @@ def test_events_of_a_seizure_task(clinic, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     test = page[page.index("<h2>Test") : page.index("<h2>Validation")]
     heads = re.findall(r"<h3>(.*?)</h3>", test)
-    assert [f"{head[0].lower()}{head[1:]}" for head in heads[:4]] == [rule.split("; positive")[0] for rule in rules]
-    assert test.count("the primary number") == 1
+    assert heads[:4] == ["Beside simple features", "Confusion", "Subjects", "All scores"]
+    said = [f"{head[0].lower()}{head[1:]}" for head in heads[4:]]
+    assert said == [rule.split("; positive")[0] for rule in rules[2:]]
+    for rule in rules[:2]:
+        assert f": {rule};" in test.partition("All scores")[2]
     assert "at the threshold chosen on validation" in test.partition("<h3>Confusion</h3>")[2]  # over its second matrix
     asked = judge(tmp_path / "run", clinic / "store", split="validation")
     assert asked.trainings[0]["events"]["seizures"] == 2

@@ -80,6 +80,12 @@ def test_evaluate_puts_rivals_beside_the_score_once(store, tmp_path, monkeypatch
     assert rivals.verdict(first.rivals) in first.text()
     assert first.to_dict()["rivals"] == first.rivals
 
+    for row in first.rivals:  # what each predicted is kept, for curves and tables of the report
+        (kept,) = rivals.rival_outputs(run, "test", [""], row["name"])
+        assert headline(kept)[1] == row["rival"]
+    assert rivals.rival_outputs(run, "validation", [""], "band power") == []
+    assert not [line for thing in verify([run]).things for line in thing.uncovered if "rivals" in line]
+
     monkeypatch.setattr(rivals, "rival_predictions", never)
     assert evaluate(run, store, device="cpu").rivals == first.rivals
 

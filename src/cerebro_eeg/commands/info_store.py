@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cerebro_eeg.data.storing.records import StoredRecording
     from cerebro_eeg.data.storing.store import Store
 
+PAGE = ".html"
+"""What the name of a picture ends in for a page with tables around it."""
 SECONDS = 5.0  # length of a window, for tasks that do not say
 _SETS = 5  # electrode sets that are named
 _NAMES = 10  # electrodes of a set that are named
@@ -312,21 +314,21 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
     from cerebro_eeg.data.storing.store import Store
 
     if plot is not None:
-        from cerebro_eeg.report.figures import check_picture
+        from cerebro_eeg.report.figures import KINDS, check_picture
 
-        check_picture(plot)
+        check_picture(plot, (*KINDS, PAGE))
     store = Store(folder)
     labelled = _Labelled()
     # Drop labels and events, of which there may be very many; windows are found from the store itself.
     records = [replace(labelled.add(record), labels={}, events=()) for record in store.recordings]
-    if plot is not None:
+    if plot is not None and plot.suffix.casefold() != PAGE:
         from cerebro_eeg.report.store import plot_store
 
         plot_store(store, plot)
     short = [(s.stop - s.start) / r.sfreq for r in records for s in r.segments if s.short]
     skipped = store.skipped()
     mains = read_table(folder)
-    return StoreSummary(
+    found = StoreSummary(
         dataset=store.info.dataset,
         settings=store.info.settings,
         own_ids=store.info.key_check is None,
@@ -351,8 +353,14 @@ def info_store(folder: Path, plot: Path | None = None) -> StoreSummary:
         skipped=dict(sorted(Counter(skipped.values()).items())),
         parts=_parts(folder),
         unfinished=_unfinished(folder),
-        plot=None if plot is None else str(plot),
     )
+    if plot is None:
+        return found
+    if plot.suffix.casefold() == PAGE:
+        from cerebro_eeg.report.store_page import report_store
+
+        report_store(store, found.to_dict(), found.text(), plot)
+    return replace(found, plot=str(plot))
 
 
 def _amounts(pairs: "Iterator[tuple[_Number, StoredRecording]]") -> "dict[_Number, Amount]":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro_eeg.commands.progress_lines import Failure, failed_line, failed_text, go_over
+from cerebro_eeg.commands.progress_lines import Failure, failed_line, failed_text, go_over, write_page
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import begin_sums, forget_sums
 from cerebro_eeg.notebook import Shown, by_column, column_names, frame_of
@@ -175,8 +175,8 @@ def predict(
     Args:
         model: A checkpoint, the folder of one training, or of a run that has only one.
         files: Recordings, or folders that are searched for them.
-        out: The folder for predictions.csv (by window), decisions.csv and decisions.json (by recording), annotations
-            and pictures.
+        out: The folder for report.html, predictions.csv (by window), decisions.csv and decisions.json (by recording),
+            annotations and pictures.
         stride: Seconds from window to window; otherwise side by side.
         annotations: Also write the classes as EDF+ annotations (edf) or BIDS events (bids), one file a recording.
         plot: Also draw each recording with the prediction under it, as PNG.
@@ -226,6 +226,7 @@ def predict_recordings(
 ) -> PredictResult:
     """Do ``predict``; without ``out`` no file is written, and with ``keep`` the answers for windows are returned."""
     from cerebro_eeg.fast import packed
+    from cerebro_eeg.report.predictions import report_predict
     from cerebro_eeg.runs import decisions
     from cerebro_eeg.runs import predict as runs_predict
     from cerebro_eeg.runs.stored import is_store
@@ -325,7 +326,10 @@ def predict_recordings(
     files_written: tuple[str, ...] = ()
     if out is not None:
         decisions.write_decisions(out, ordered, about, show_paths)
-        begin_sums(out, written)
+        drawn = [f"{one.id}.png" for one in given if f"{one.id}.png" in written]
+        page, kept_rows = out, ordered
+        write_page(lambda tell: report_predict(page, about, kept_rows, show_paths, drawn, tell=tell), progress)
+        begin_sums(out, [*written, *(["report.html"] if (out / "report.html").exists() else [])])
         files_written = _files(annotations, plot, explain)
     folder = None if out is None else str(out)
     return PredictResult(folder, about, tuple(ordered), tuple(failures), files_written, show_paths, kept, text)
@@ -384,7 +388,7 @@ def _threshold_notes(head: "HeadConfig", annotated: bool) -> list[str]:
 
 
 def _files(annotations: Sequence[str], plot: bool, explain: bool) -> tuple[str, ...]:
-    files = ["predictions.csv", "decisions.csv", "decisions.json"]
+    files = ["report.html", "predictions.csv", "decisions.csv", "decisions.json"]
     files += ["*_annotations.edf"] if "edf" in annotations else []
     files += ["*_events.tsv"] if "bids" in annotations else []
     files += ["explanations.csv"] if explain else []

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.progress import counted
+from cerebro_eeg.report.again import again_compare
 from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE
 from cerebro_eeg.report.page import (
     Tell,
@@ -23,7 +25,12 @@ from cerebro_eeg.report.page import (
     subheading,
     table,
     telling,
+    to_do_again,
+    verdict_box,
 )
+from cerebro_eeg.report.score_pictures import MOST_CURVES, draw_roc
+from cerebro_eeg.report.verdicts import Verdict, of_comparison, of_task
+from cerebro_eeg.runs.compare import method_folder
 from cerebro_eeg.runs.compare_result import (
     TITLES,
     chosen_words,
@@ -33,6 +40,9 @@ from cerebro_eeg.runs.compare_result import (
     overall_sentence,
 )
 from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.scores.paired import FEWEST
+from cerebro_eeg.scores.predictions import Predictions
+from cerebro_eeg.scores.roc import curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,23 +67,35 @@ def report_compare(folder: Path, *, tell: Tell = silent) -> Path:
         raise ConfigError(f"compare.json of {folder} cannot be read; start the same compare command again") from error
     path = folder / "report.html"
     with telling(tell):
-        write_text(path, _page(RunFolder(folder).read(), tables, overall, notes))
+        write_text(path, _page(folder, RunFolder(folder).read(), tables, overall, notes, tell))
     return path
 
 
 def _page(
-    run: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], overall: Mapping[str, Any], notes: Sequence[str]
+    folder: Path,
+    run: Mapping[str, Any],
+    tables: Sequence[Mapping[str, Any]],
+    overall: Mapping[str, Any],
+    notes: Sequence[str],
+    tell: Tell,
 ) -> str:
     """Return the whole page."""
+    verdicts = [(one["task"], of_task(one, TITLES[one["metric"]])) for one in tables]
+    headline = of_comparison(verdicts, overall["means"], _best_simple(tables, overall["means"]))
     sentence = overall_sentence(overall)
-    parts = [paragraph(f"{sentence[0].upper()}{sentence[1:]}."), *_overall(tables, overall)]
-    for one in tables:
-        parts += _task(one)
+    if len(tables) > 1:
+        headline = replace(headline, below=(*headline.below, f"{sentence[0].upper()}{sentence[1:]}."))
+    parts = [verdict_box(headline), *_overall(tables, overall, headline)]
+    for number, (one, (_, verdict)) in enumerate(zip(tables, verdicts, strict=True)):
+        tell("tasks", number, len(tables))
+        parts += _task(folder, one, verdict if len(tables) > 1 else None)
     parts += [heading("Notes"), *(paragraph(f"{note}.", soft=True) for note in notes)] if notes else []
     parts += [heading("How to read this"), *(paragraph(words) for words in _READING)]
     parts += [
         heading("Where it comes from"),
         table([], [["data set", run["settings"]["store"]["dataset"]], ["store", run["settings"]["store"]["sha256"]]]),
+        *to_do_again(again_compare(run, tables)),
+        subheading("Versions"),
         table([], [[str(name), str(version)] for name, version in run["versions"].items()]),
         folded("run.json, all of it", preformatted(json.dumps(run, indent=2))),
     ]
@@ -92,32 +114,37 @@ _READING = (
 )
 
 
-def _overall(tables: Sequence[Mapping[str, Any]], overall: Mapping[str, Any]) -> list[str]:
-    """Return the means over tasks, as boxes, a picture and a table of every task."""
-    means = overall["means"]
-    parts = []
-    if "default" in means:
+def _best_simple(tables: Sequence[Mapping[str, Any]], means: Mapping[str, Any]) -> str | None:
+    """Return the simple rival that cross-validation prefers over all tasks with classes."""
+    simple = [row["name"] for row in tables[0]["rows"] if row["family"] == "simple" and row["name"] in means]
+    return max(simple, key=lambda name: means[name]["cv"], default=None)
+
+
+def _overall(tables: Sequence[Mapping[str, Any]], overall: Mapping[str, Any], headline: Verdict) -> list[str]:
+    """Return the means over tasks, as boxes and a table of every task."""
+    means, parts = overall["means"], []
+    if "default" in means and headline.carries:
         on = "cv" if means["default"]["test"] is None else "test"
         where = {"cv": "cross-validated", "test": "on test"}[on]
-        numbers = [(_number(means["default"][on]), f"our default {where}, mean AUROC over tasks")]
-        simple = [row["name"] for row in tables[0]["rows"] if row["family"] == "simple" and row["name"] in means]
-        if simple:
-            best = max(simple, key=lambda name: means[name]["cv"])
+        mean = "mean AUROC over tasks" if len(tables) > 1 else "AUROC"
+        numbers = [(_number(means["default"][on]), f"our default {where}, {mean} (higher is better)")]
+        if (best := _best_simple(tables, means)) is not None:
             numbers.append((_number(means[best][on]), f"the best simple rival by cross-validation, {best}"))
-        numbers += [
-            (f"{overall['not_beaten']} of {overall['judged']}", "tasks where no simple rival beats it"),
-            (f"{overall['wins']} of {overall['judged']}", "tasks where it beats all of them"),
-        ]
+        if overall["judged"] and len(tables) > 1:
+            numbers += [
+                (f"{overall['not_beaten']} of {overall['judged']}", "tasks where no simple rival beats it"),
+                (f"{overall['wins']} of {overall['judged']}", "tasks where it beats all of them"),
+            ]
         parts.append(facts(numbers))
     names = names_of(tables)
     if len(tables) > 1:
         rows = []
         for name in names:
             cells = [_cell(one, name) for one in tables]
-            mean = means.get(name, {})
-            rows.append([name, _number(mean.get("cv")), _number(mean.get("test")), *cells])
+            mean_of = means.get(name, {})
+            rows.append([name, _number(mean_of.get("cv")), _number(mean_of.get("test")), *cells])
         head = ["", "mean, cross-validated", "mean, test", *(f"{one['task']}, test" for one in tables)]
-        parts += [heading("All tasks"), table(head, rows, [None] * len(rows))]
+        parts += [heading("All tasks"), table(head, rows)]
     return parts
 
 
@@ -126,14 +153,13 @@ def _cell(one: Mapping[str, Any], name: str) -> str:
     return "" if found is None or found["test"] is None else _number(found["test"]["value"])
 
 
-def _task(one: Mapping[str, Any]) -> list[str]:
+def _task(folder: Path, one: Mapping[str, Any], verdict: Verdict | None) -> list[str]:
     """Return the parts of the page about a task."""
     known, test = one["known"], one["test"]
     words = f"{counted(known['windows'], 'window')} of {counted(known['subjects'], 'subject')} to learn from"
     words += "" if test is None else f", {counted(test['windows'], 'window')} of {counted(test['subjects'], 'subject')}"
     words += "" if test is None else " to test"
     rows = [row for row in one["rows"] if row["name"] == "default"]
-    verdict = "" if one["verdict"] is None else f"{one['verdict']['text'][0].upper()}{one['verdict']['text'][1:]}."
     chosen = f" Cross-validation chose: {chosen_words(rows[0])}." if rows else ""
     levels = [name for name in ("recording", "subject") if any(name in _levels(row) for row in one["rows"])]
     head = ["", "cross-validated", "test", "default minus it", *(f"test by {name}" for name in levels), "settings"]
@@ -141,7 +167,7 @@ def _task(one: Mapping[str, Any]) -> list[str]:
     size = 0.6 + 0.27 * len(one["rows"])
     parts = [
         heading(f"{one['task']}: {', '.join(one['names'])}"),
-        *([paragraph(verdict)] if verdict else []),
+        *([] if verdict is None else [verdict_box(verdict, small=True)]),
         paragraph(f"{words}. {TITLES[one['metric']]} by window.{chosen}", soft=True),
         figure(
             lambda canvas: draw_rows(canvas, one),
@@ -150,6 +176,7 @@ def _task(one: Mapping[str, Any]) -> list[str]:
             f"Scores of every method on {one['task']} with intervals, and differences from our default",
         ),
         table(head, lines),
+        *_roc(folder, one),
     ]
     listed = [row for row in one["rows"] if row["test"] is not None and "by_subject" in row["test"]]
     if listed:
@@ -181,6 +208,53 @@ def _levels(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _roc(folder: Path, one: Mapping[str, Any]) -> list[str]:
+    """Return ROC curves of our default, the best simple rival and the best control, from the answers that are kept."""
+    rows = {row["name"]: row for row in one["rows"]}
+    on = "test" if one["test"] is not None else "cv"
+    enough = (one["test"] or one["known"])["subjects"] >= FEWEST and len(one["names"]) <= MOST_CURVES
+    if one["kind"] != "classification" or not enough or "default" not in rows:
+        return []
+    controls = [row for row in one["rows"] if row["family"] == "control"]
+    control = max(controls, key=lambda row: row["cv"]["value"], default=None)
+    drawn = ["default", *filter(None, [one["best_simple"], None if control is None else control["name"]])]
+    kept = {name: _answers(folder, one["task"], rows[name], on) for name in drawn}
+    two, panels = len(one["names"]) == 2, {}
+    for place in [1] if two else range(len(one["names"])):
+        lines = []
+        for name in drawn:
+            found = curve(kept[name], place, resamples=200 if name == "default" else 1) if kept[name] else None
+            if found is not None:
+                value = f", AUROC {rows[name][on]['value']:.3f}" if two and rows[name][on] is not None else ""
+                lines.append((f"{'our default' if name == 'default' else name}{value}", found))
+        if lines:
+            panels[f"Finding {one['names'][place]}" if two else f"{one['names'][place]} against the rest"] = lines
+    if not panels:
+        return []
+    columns = min(4, len(panels))
+    where = {"test": "Test split", "cv": "Cross-validated"}[on]
+    return [
+        subheading("ROC curve" if two else "ROC curves"),
+        figure(
+            lambda canvas: draw_roc(canvas, panels),
+            5 if two else 2.6 * columns,
+            4.6 if two else 2.75 * -(-len(panels) // 4),
+            f"Share that is found against the share of false alarms on {one['task']}: {'; '.join(panels)}",
+            f"{where}. The nearer a curve is to the upper left corner, the better. Band: 95 % over subjects.",
+            wide=not two,
+        ),
+    ]
+
+
+def _answers(folder: Path, task: str, row: Mapping[str, Any], on: str) -> list[Predictions]:
+    """Return the kept predictions of a method for a task; nothing if a file is missing."""
+    place = method_folder(folder, task, row["name"])
+    names = [f"test-{seed}.npz" for seed in range(row["seeds"])] if on == "test" else ["cv.npz"]
+    if not names or not all((place / name).exists() for name in names):
+        return []
+    return [Predictions.load(place / name) for name in names]
 
 
 # The picture

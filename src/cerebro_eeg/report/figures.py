@@ -7,7 +7,7 @@ nothing opens a window and no state is left behind.
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,10 @@ _STYLE: Any = {
 }
 
 
-def check_picture(path: Path) -> None:
+def check_picture(path: Path, kinds: Sequence[str] = KINDS) -> None:
     """Refuse a path that cannot become a picture, before any work is done for it."""
-    if path.suffix.casefold() not in KINDS:
-        raise ConfigError(f"a picture ends in {' or '.join(KINDS)}; give such a file name after --plot")
+    if path.suffix.casefold() not in kinds:
+        raise ConfigError(f"a picture ends in {' or '.join(kinds)}; give such a file name after --plot")
     if path.is_dir():
         raise ConfigError("--plot names a folder; give the name of a file in it, such as picture.png")
     try:
@@ -116,15 +116,26 @@ def smooth(values: NDArray[np.float64], share: float = 0.02) -> NDArray[np.float
     return found
 
 
+def curves_figure(runs: Mapping[str, Lines], measures: Sequence[tuple[str, str]], figure: Callable[..., str]) -> str:
+    """Return the curves of one or more runs as a picture of a page; ``figure`` is that of ``page``."""
+    names = ["loss", *(["validation"] if _validated(runs, measures) else []), "learning rate and gradient norm"]
+    words = f"Curves of {', '.join(names)} over the steps"
+    return figure(lambda canvas: draw_curves(canvas, runs, measures), 9, 6 if len(names) == 3 else 3.1, words)
+
+
 def draw_curves(figure: "Figure", runs: Mapping[str, Lines], measures: Sequence[tuple[str, str]]) -> None:
     """Draw loss, validation, learning rate and gradient norm over the steps of one or more runs.
 
-    ``measures`` are names of validation measures, each with its panel: "loss" (shared with the loss) or "own".
+    ``measures`` are names of validation measures, each with its panel: "loss" (shared with the loss) or "own". If
+    nothing was validated there are three panels.
     """
-    left, right, rate, norm = figure.subplots(2, 2).flat
+    if _validated(runs, measures):
+        left, right, rate, norm = figure.subplots(2, 2).flat
+        _draw_own(right, runs, [name for name, where in measures if where == "own"])
+    else:
+        left, rate, norm = figure.subplots(1, 3)
+        right = None
     _draw_loss(left, runs, [name for name, where in measures if where == "loss"])
-    own = [name for name, where in measures if where == "own"]
-    _draw_own(right, runs, own)
     for axes, name, title in ((rate, "lr", "Learning rate"), (norm, "norm", "Gradient norm, before clipping")):
         axes.set_title(title)
         for (label, lines), colour in zip(runs.items(), _colours(runs), strict=True):
@@ -133,8 +144,14 @@ def draw_curves(figure: "Figure", runs: Mapping[str, Lines], measures: Sequence[
         axes.set_xlabel("step")
         _no_lines(axes)
     _logarithmic(norm)
-    if left.lines:  # otherwise a first validation after many steps would seem to be at the start
+    if right is not None and left.lines:  # otherwise a first validation after many steps would seem to be at the start
         right.set_xlim(left.get_xlim())
+
+
+def _validated(runs: Mapping[str, Lines], measures: Sequence[tuple[str, str]]) -> bool:
+    """Return whether any run has a value of a measure that gets a panel of its own."""
+    names = [name for name, where in measures if where == "own"]
+    return any(len(column(lines, name)[0]) for lines in runs.values() for name in names)
 
 
 def _draw_loss(axes: "Axes", runs: Mapping[str, Lines], measures: Sequence[str]) -> None:
@@ -154,7 +171,7 @@ def _draw_loss(axes: "Axes", runs: Mapping[str, Lines], measures: Sequence[str])
         return
     _logarithmic(axes)
     axes.grid(True, which="both", color=GREY, alpha=0.2, linewidth=0.5)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
 
 
 def _draw_own(axes: "Axes", runs: Mapping[str, Lines], names: Sequence[str]) -> None:
@@ -166,10 +183,7 @@ def _draw_own(axes: "Axes", runs: Mapping[str, Lines], names: Sequence[str]) -> 
             _marked(axes, *column(lines, name), colour, label or name.removeprefix("validation_"))
     axes.set_xlabel("step")
     axes.grid(True, color=GREY, alpha=0.2, linewidth=0.5)
-    if not axes.lines:
-        write_in_panel(axes, "nothing was validated")
-        return
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
     low, high = axes.get_ylim()
     least = 0.02 * max(abs(low), abs(high))  # a negligible change should not fill the panel
     if high - low < least:

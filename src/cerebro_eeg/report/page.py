@@ -1,7 +1,7 @@
 """Page: one HTML file that needs nothing but itself: pictures inside it, no scripts, no address that it loads from.
 
 All text is escaped here, whatever its origin. The last part of every report, ``provenance``, is here as well: data,
-settings, versions, and the command that would repeat the run.
+settings, versions, and the commands that repeat the run.
 """
 
 import base64
@@ -10,48 +10,67 @@ import html
 import importlib.util
 import json
 import re
-import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro_eeg.config import Training
 from cerebro_eeg.errors import CheckpointError, ConfigError
 from cerebro_eeg.model.checkpoint import read_header
+from cerebro_eeg.report.again import Again
 from cerebro_eeg.report.figures import drawing
+from cerebro_eeg.report.verdicts import Verdict
 from cerebro_eeg.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STYLE = """
-:root { color-scheme: light; --ink: #222; --soft: #667; --line: #dde; --paper: #fff; --wash: #f6f7f9; --blue: #0072B2; }
+:root { color-scheme: light dark; --ink: #222; --soft: #5b6170; --line: #dde; --paper: #fff; --wash: #f6f7f9;
+  --blue: #0072B2; --orange: #B84A00; --grey: #777; --sheet: #fff; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6ea; --soft: #a9afbd; --line: #3a3f4b; --paper: #16181d; --wash: #20242c; --blue: #56B4E9;
+    --orange: #F0A35E; --grey: #999; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 60rem; padding: 1rem 1rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 1rem 0 .3rem; }
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.05rem; font-weight: 600; line-height: 1.3; margin: .6rem 0 .6rem; color: var(--soft); }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; padding-top: .6rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.5rem 0 .3rem; }
 p { margin: .4rem 0; max-width: 46rem; }
 .soft, figcaption, summary { color: var(--soft); font-size: .9rem; }
+.verdict { border-left: 6px solid var(--grey); background: var(--wash); padding: .7rem 1rem .8rem;
+  margin: .4rem 0 1rem; }
+.verdict.wins { border-color: var(--blue); }
+.verdict.loses { border-color: var(--orange); }
+.verdict p { max-width: none; }
+.verdict .sentence { font-size: 1.45rem; font-weight: 600; line-height: 1.3; margin: 0 0 .4rem; }
+.verdict.small .sentence { font-size: 1.05rem; }
+.warning { border-left: 3px solid var(--orange); padding-left: .6rem; }
+.warning b { color: var(--orange); }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .6rem; margin: 1rem 0; }
 .facts div { background: var(--wash); border-left: 3px solid var(--blue); padding: .5rem .7rem; }
 .facts b { display: block; font-size: 1.25rem; }
 .facts span { color: var(--soft); font-size: .85rem; }
 figure { margin: 1rem 0; overflow-x: auto; }
-figure img { display: block; width: 100%; height: auto; }
+figure img { display: block; width: 100%; height: auto; background: var(--sheet); border-radius: 3px; }
 figure img.wide { min-width: 36rem; }
 figure img.narrow { max-width: 34rem; }
 .table { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { white-space: normal; max-width: 9rem; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 td.best { font-weight: 600; }
+td[title] { text-decoration: underline dotted var(--grey); text-underline-offset: .2em; cursor: help; }
 pre { background: var(--wash); padding: .7rem; overflow-x: auto; font-size: .8rem; line-height: 1.4; }
+pre.command { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 summary { cursor: pointer; padding: .3rem 0; }
-@media print { figure, .table, .facts { break-inside: avoid; } }
+@media (max-width: 40rem) { .verdict .sentence { font-size: 1.25rem; } .facts b { font-size: 1.1rem; } }
+@media print { figure, .table, .facts, .verdict { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure img.wide { min-width: 0; } .table, figure { overflow: visible; } th, td { white-space: normal; } }
 """
 # With this policy the page can load nothing, even by mistake.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -112,6 +131,17 @@ def subheading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
+def verdict_box(verdict: Verdict, small: bool = False) -> str:
+    """Return the headline of a page: the sentence in the largest letters, what belongs to it, and warnings.
+
+    A ``small`` one is the verdict of a part of the page.
+    """
+    warnings = "".join(f'<p class="warning"><b>Careful:</b> {escape(words)}</p>' for words in verdict.warnings)
+    below = "".join(f"<p>{escape(words)}</p>" for words in verdict.below)
+    sentence = f'<p class="sentence">{escape(verdict.sentence)}</p>'
+    return f'<div class="verdict {verdict.state}{" small" if small else ""}">{sentence}{warnings}{below}</div>'
+
+
 def paragraph(text: str, soft: bool = False) -> str:
     kind = ' class="soft"' if soft else ""
     return f"<p{kind}>{escape(text)}</p>"
@@ -123,18 +153,47 @@ def facts(found: Sequence[tuple[str, str]]) -> str:
     return f'<div class="facts">{inside}</div>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[int | None] = ()) -> str:
-    """Return a table of text; ``head`` may be empty, and ``best`` is the column to stress in each row, if any."""
+class Hint(NamedTuple):
+    """A cell with a longer form, which a reader sees by pointing at it."""
+
+    text: str
+    whole: str
+
+
+Cell = str | Hint
+NOTHING = ("", "n/a")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], best: Sequence[int | None] = ()) -> str:
+    """Return a table of text; ``head`` may be empty, and ``best`` is the column to stress in each row, if any.
+
+    A column is left out if no row has anything in it.
+    """
+    width = max((len(row) for row in rows), default=len(head))
+    kept = [at for at in range(width) if not at or not rows or any(_text(row[at]) not in NOTHING for row in rows)]
     marks = list(best) or [None] * len(rows)
-    lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"] if head else []
+    lines = ["<tr>" + "".join(f"<th>{escape(head[at])}</th>" for at in kept) + "</tr>"] if head else []
     for row, mark in zip(rows, marks, strict=True):
-        cells = [_cell(cell, place == mark) for place, cell in enumerate(row)]
-        lines.append("<tr>" + "".join(cells) + "</tr>")
+        lines.append("<tr>" + "".join(_cell(row[at], at == mark) for at in kept) + "</tr>")
     return '<div class="table"><table>' + "\n".join(lines) + "</table></div>"
 
 
-def _cell(text: str, best: bool) -> str:
-    return f'<td class="best">{escape(text)}</td>' if best else f"<td>{escape(text)}</td>"
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _cell(cell: Cell, best: bool) -> str:
+    kind = ' class="best"' if best else ""
+    title = "" if isinstance(cell, str) else f' title="{escape(cell.whole)}"'
+    return f"<td{kind}{title}>{escape(_text(cell))}</td>"
+
+
+_LONG = 12  # an id with more characters than this is shortened
+
+
+def short_id(id: str) -> Cell:
+    """Return an id as a cell: a long one by its first eight characters, with all of it as the hint."""
+    return id if len(id) <= _LONG else Hint(f"{id[:8]}…", id)
 
 
 def folded(title: str, inside: str) -> str:
@@ -142,8 +201,8 @@ def folded(title: str, inside: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{inside}</details>"
 
 
-def preformatted(text: str) -> str:
-    return f"<pre>{escape(text)}</pre>"
+def preformatted(text: str, kind: str = "") -> str:
+    return f'<pre class="{kind}">{escape(text)}</pre>' if kind else f"<pre>{escape(text)}</pre>"
 
 
 def figure(
@@ -171,7 +230,12 @@ def _slim(svg: bytes) -> bytes:
 # Where a result comes from
 
 
-def provenance(run: Mapping[str, Any], weights: Path | None) -> list[str]:
+def to_do_again(commands: Again) -> list[str]:
+    """Return the part of a page with the commands that make the same once more."""
+    return [subheading("To do it again"), preformatted("\n".join(commands.lines), "command"), paragraph(commands.note)]
+
+
+def provenance(run: Mapping[str, Any], weights: Path | None, commands: Again) -> list[str]:
     """Return the last part of a report, from ``run.json`` and the training record of the weights."""
     settings = run["settings"]
     stores: Sequence[Mapping[str, str]] = settings.get("stores") or [settings["store"]]
@@ -180,9 +244,8 @@ def provenance(run: Mapping[str, Any], weights: Path | None) -> list[str]:
         heading("Where it comes from"),
         subheading("Data"),
         table(["data set", "SHA-256 of the store"], rows),
-        subheading("To do it again"),
-        preformatted(command(run)),
-        folded("config.json", preformatted(json.dumps(_config_parts(settings), indent=2))),
+        *to_do_again(commands),
+        folded("Model and hyper-parameters", preformatted(json.dumps(_config_parts(settings), indent=2))),
         subheading("Versions"),
         table([], [[str(name), str(version)] for name, version in run["versions"].items()]),
         folded("How it was carried out", preformatted(json.dumps(run["engine"], indent=2))),
@@ -190,30 +253,6 @@ def provenance(run: Mapping[str, Any], weights: Path | None) -> list[str]:
     ]
     training = read_training(weights)
     return parts + (_training_record(training) if training is not None else [])
-
-
-def command(run: Mapping[str, Any]) -> str:
-    """Return a command with these settings; readers put in their own names of stores and folders."""
-    settings, verb = run["settings"], run["verb"]
-    choices = dict(settings["choices"])
-    stores = settings.get("stores") or [settings["store"]]
-    words = ["cerebro-eeg", verb, *(f"{store['dataset']}-store" for store in stores), "--out", "my-run"]
-    words += ["--config", "config.json"]
-    if verb == "finetune":
-        words += ["--task", choices.pop("task")]
-        words += ["--from", "none" if settings["from"] is None else "checkpoint.safetensors"]
-        seeds = choices.pop("seeds")
-        choices.update(seeds=len(seeds), seed=min(seeds))
-    else:
-        words += [] if settings["from"] is None else ["--from", "checkpoint.safetensors"]
-        choices["paper"] = True  # the batch size in config.json has been fitted already
-    for name, value in choices.items():
-        if value is None or value is False or value in ([], "error"):  # these are defaults
-            continue
-        words.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            words += [str(one) for one in value] if isinstance(value, list) else [str(value)]
-    return shlex.join(words)
 
 
 def _config_parts(settings: Mapping[str, Any]) -> dict[str, Any]:

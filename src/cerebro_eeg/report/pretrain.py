@@ -5,6 +5,7 @@ It is made when the run ends, or later from the folder of the run.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.files import parse_json, write_text
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.progress import in_time
 from cerebro_eeg.report import figures
+from cerebro_eeg.report.again import again
 from cerebro_eeg.report.figures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, draw_heads, place
 from cerebro_eeg.report.page import (
     Tell,
@@ -28,10 +31,13 @@ from cerebro_eeg.report.page import (
     page,
     paragraph,
     provenance,
+    short_id,
     silent,
     table,
     telling,
+    verdict_box,
 )
+from cerebro_eeg.report.verdicts import FillingIn, Verdict, of_filling_in
 from cerebro_eeg.runs.baselines import hidden_series, spread, to_series
 from cerebro_eeg.runs.folder import RunFolder, history_words
 from cerebro_eeg.runs.pretrain import Sources
@@ -47,6 +53,8 @@ from cerebro_eeg.runs.reconstruction import (
 )
 from cerebro_eeg.runs.windows import open_stores, pretrain_sources
 from cerebro_eeg.schema import from_dict, to_dict
+from cerebro_eeg.scores.paired import FEWEST
+from cerebro_eeg.scores.predictions import draw, interval
 from cerebro_eeg.train.log import read_lines
 
 if TYPE_CHECKING:
@@ -65,6 +73,7 @@ LOOKS = {  # colour, marker and label
     "interpolation": (PURPLE, "^", "interpolation in time"),
     "ridge": (GREEN, "s", "ridge from other channels"),
 }
+_RESAMPLES = 1000  # draws of subjects for the interval of the headline
 _CHANNELS = 8  # channels that are drawn
 _STEP = 5.0  # distance between channels, in standard deviations
 
@@ -105,22 +114,42 @@ def _page(
     examples: Sequence[Example],
 ) -> str:
     lines = read_lines(run.metrics)
+    measures = [("validation_loss", "loss"), ("validation_masked", "own")]
     parts = [
+        verdict_box(_headline(found)),
         *_summary(described["settings"], lines, found),
         *([] if (words := history_words(described)) is None else [paragraph(f"The {words}.")]),
-        heading("Training"),
-        figure(
-            lambda canvas: figures.draw_curves(
-                canvas, {"": lines}, [("validation_loss", "loss"), ("validation_masked", "own")]
-            ),
-            9,
-            6,
-            "Curves of loss, validation, learning rate and gradient norm over the steps",
-        ),
         *_reconstruction(config, found, examples),
-        *provenance(described, run.model if run.model.exists() else None),
+        heading("Training"),
+        figures.curves_figure({"": lines}, measures, figure),
+        *provenance(described, run.model if run.model.exists() else None, again(described)),
     ]
     return page("Pre-training", parts)
+
+
+def _headline(found: tuple[Reconstructed, bool] | None) -> Verdict:
+    if found is None:
+        why = "The stores were not at hand, so hidden patches were not filled in. Report again with them to see it."
+        return Verdict("open", "Not judged yet: nothing was put beside the baselines.", (why,))
+    verdict = of_filling_in(beside_best(*found))
+    return replace(verdict, below=(_against_all(found[0]), *verdict.below))
+
+
+def beside_best(found: Reconstructed, held_out: bool) -> FillingIn:
+    """Return how the model stands beside the best baseline, with the interval over subjects."""
+    name = min(RIVALS[1:], key=lambda name: float(getattr(found.total, name)))
+    model, rival = found.total.model, float(getattr(found.total, name))
+    count = len(found.subjects)
+    limits: tuple[float | None, float | None, float | None] = (None, None, None)
+    if count >= FEWEST:
+        patches = np.array([one.patches for one in found.subjects], np.float64)
+        gap = np.array([one.model - getattr(one, name) for one in found.subjects])
+        drawn = draw(count, _RESAMPLES, 0)
+        total = drawn @ patches
+        draws = (drawn @ (gap * patches)) / np.maximum(total, 1)
+        low, high = interval(draws, count)
+        limits = (low, high, float((draws < 0).mean()))
+    return FillingIn(model, rival, LOOKS[name][2], count, model - rival, *limits, held_out)
 
 
 def _measure(
@@ -163,7 +192,8 @@ def _kept(run: RunFolder) -> tuple[Reconstructed, bool] | None:
         kept = parse_json((run.path / "reconstruction.json").read_text(encoding="utf-8"))
         if kept["weights"] != _weights(run):
             return None
-        return from_dict(Reconstructed, kept["found"]), bool(kept["held_out"])
+        found = {"subjects": [], **kept["found"]}  # earlier releases kept none
+        return from_dict(Reconstructed, found), bool(kept["held_out"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -182,26 +212,27 @@ def _summary(
         f"{sum(settings['windows']):,} windows of {seconds:g} s. Data: {names}."
     )
     steps, losses = figures.column(lines, "loss")
-    _, masked = figures.column(lines, "validation_masked")
     numbers = []
+    if found is not None and len(found[0].subjects) >= FEWEST:
+        best = beside_best(*found)
+        numbers += [(f"{best.model:.3f}", "error of the model on hidden patches (lower is better)")]
+        numbers += [(f"{best.rival:.3f}", f"error of the best baseline, {best.name}")]
+        numbers += [(f"{best.difference:+.3f}", "model minus baseline; negative is good")]
     if len(steps):
-        numbers += [(f"{int(steps[-1]):,}", "steps"), (f"{losses[-1]:.4f}", "loss of the last step")]
         _, times = figures.column(lines, "seconds")
-        numbers.append((f"{times.sum() / 60:,.1f} min", "in steps"))
+        words += f" It took {int(steps[-1]):,} steps in {in_time(times.sum())}; the loss of the last is "
+        words += f"{losses[-1]:.4f}."
+    _, masked = figures.column(lines, "validation_masked")
     if len(masked):
-        numbers.append((f"{masked[-1]:.4f}", "masked error, all validation windows"))
-    if found is not None:
-        rival = min(RIVALS[1:], key=lambda name: float(getattr(found[0].total, name)))
-        numbers.append((f"{getattr(found[0].total, rival):.4f}", f"best baseline ({LOOKS[rival][2]})"))
-    return [paragraph(words), facts(numbers) if numbers else ""]
+        words += f" The masked error on all validation windows is {masked[-1]:.4f}."
+    return [facts(numbers) if numbers else "", paragraph(words, soft=True)]
 
 
 def _reconstruction(
     config: ModelConfig, given: tuple[Reconstructed, bool] | None, examples: Sequence[Example]
 ) -> list[str]:
     if given is None:
-        words = "The stores were not at hand, so masked patches were not filled in. Report again with them to see it."
-        return [heading("Masked patches, filled in"), paragraph(words, soft=True)]
+        return []
     found, held_out = given
     whose = "validation windows, which were not trained on" if held_out else "windows that were also trained on"
     how_many = f"{found.total.windows:,} of {found.available:,}" if found.total.windows < found.available else "all"
@@ -213,15 +244,16 @@ def _reconstruction(
             f"The error is the squared difference from the model's own target, averaged over the values of masked "
             f"patches{unit}. Everything below is of {how_many} {whose}, on the same {found.total.patches:,} patches."
         ),
-        paragraph(_verdict(found)),
         _error_table(found),
         paragraph(
             "Mean: says zero. Interpolation: straight lines in time between visible samples of the channel. Ridge: the "
             "other channels at the same instant, with a covariance of training windows for each montage.",
             soft=True,
         ),
-        _wide_figure(lambda c: draw_datasets(c, datasets), 1.4 + 0.35 * len(datasets), "Errors by data set"),
     ]
+    if len(datasets) > 1:  # one row of marks would say no more than the table
+        drawn = _wide_figure(lambda c: draw_datasets(c, datasets), 1.4 + 0.35 * len(datasets), "Errors by data set")
+        parts.append(drawn)
     parts += [
         _wide_figure(_draw_example(one, config), 5.5, f"Signal and reconstruction of a window of {one.dataset}")
         for one in examples
@@ -249,7 +281,7 @@ def _draw_example(example: Example, config: ModelConfig) -> Callable[[Any], None
     return lambda canvas: draw_signals(canvas, example, config)
 
 
-def _verdict(found: Reconstructed) -> str:
+def _against_all(found: Reconstructed) -> str:
     """Say in words whether the model beats the baselines."""
     model = found.total.model
     beaten = [LOOKS[name][2] for name in RIVALS[1:] if model < getattr(found.total, name)]
@@ -269,8 +301,9 @@ def _error_table(found: Reconstructed) -> str:
     for group in found.groups:
         rows.append([group.dataset, str(len(group.montage)), *_error_cells(group.errors)])
         best.append(_best_column(group.errors))
-    rows.append(["all", "", *_error_cells(found.total)])
-    best.append(_best_column(found.total))
+    if len(found.groups) > 1:
+        rows.append(["all", "", *_error_cells(found.total)])
+        best.append(_best_column(found.total))
     return table(head, rows, best)
 
 
@@ -314,7 +347,8 @@ def draw_signals(figure: "Figure", example: Example, config: ModelConfig) -> Non
 
 
 def _title(example: Example) -> str:
-    return f"{example.dataset}: {example.recording}, from {example.start:g} s"
+    short = short_id(example.recording)
+    return f"{example.dataset}: recording {short if isinstance(short, str) else short.text}, from {example.start:g} s"
 
 
 def _draw_waveforms(

@@ -30,9 +30,12 @@ from cerebro_eeg.report.figures import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STRETCHES = 512
 SHORTEST = 1.0  # seconds; shorter segments are not sampled
+SIZE = (11.0, 7.5)
+"""Width and height of the picture, in inches."""
 _BARS = 16  # more channel counts than this are drawn on a numeric axis, without a label on each bar
 
 
@@ -53,6 +56,14 @@ class StoreSample:
 
 def plot_store(store: Store, path: Path) -> StoreSample:
     """Write the picture, and return the sample that amplitudes and spectrum are drawn from."""
+    sample = sample_store(store)
+    with drawing(path, *SIZE) as figure:
+        draw_store(figure, store, sample)
+    return sample
+
+
+def draw_store(figure: "Figure", store: Store, sample: StoreSample) -> None:
+    """Draw channel counts, signal per subject, amplitudes and spectrum."""
     recordings: Counter[int] = Counter()
     hours: defaultdict[int, float] = defaultdict(float)
     subjects: defaultdict[str, float] = defaultdict(float)
@@ -64,19 +75,14 @@ def plot_store(store: Store, path: Path) -> StoreSample:
             subjects[record.subject] += record.seconds / 3600
         if record.mains is not None:
             notches[record.mains] += 1
-    sample = sample_store(store)
     total = sum(recordings.values())
-    with drawing(path, 11, 7.5) as figure:
-        axes = figure.subplots(2, 2)
-        who = f", {len(subjects):,} subjects" if subjects else ""
-        figure.suptitle(
-            f"{store.info.dataset}: {total:,} recordings, {sum(hours.values()):,.1f} h{who}", x=0.01, ha="left"
-        )
-        _draw_counts(axes[0, 0], recordings, hours)
-        _draw_subjects(axes[0, 1], list(subjects.values()))
-        _draw_amplitudes(axes[1, 0], sample)
-        _draw_spectrum(axes[1, 1], sample, notches, total)
-    return sample
+    axes = figure.subplots(2, 2)
+    who = f", {len(subjects):,} subjects" if subjects else ""
+    figure.suptitle(f"{store.info.dataset}: {total:,} recordings, {sum(hours.values()):,.1f} h{who}", x=0.01, ha="left")
+    _draw_counts(axes[0, 0], recordings, hours)
+    _draw_subjects(axes[0, 1], list(subjects.values()))
+    _draw_amplitudes(axes[1, 0], sample)
+    _draw_spectrum(axes[1, 1], sample, notches, total)
 
 
 def choose_stretches(store: Store, most: int = STRETCHES) -> list[tuple[int, int, int]]:
@@ -145,6 +151,8 @@ def _time(hours: float) -> str:
 
 
 def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
+    from matplotlib.ticker import NullFormatter
+
     axes.set_title("Signal of each subject")
     if not hours:
         write_in_panel(axes, "the store does not know its subjects")
@@ -155,6 +163,8 @@ def _draw_subjects(axes: "Axes", hours: list[float]) -> None:
     axes.set_ylim(0, None)
     if minutes[0] > 20 * np.median(minutes):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(plain_tick)
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(minutes[minutes > 0].min() / 2, None)
     half = int(np.searchsorted(np.cumsum(minutes), minutes.sum() / 2)) + 1
     axes.axvline(half, color=DARK, linestyle=":", linewidth=1)
@@ -189,11 +199,15 @@ def _draw_amplitudes(axes: "Axes", sample: StoreSample) -> None:
     axes.axvspan(quarter, three, color=ORANGE, alpha=0.15, label=f"quartiles {quarter:.3g} to {three:.3g} µV")
     if sample.flat:
         axes.plot([], [], " ", label=f"{100 * sample.flat / (sample.flat + len(sample.deviations)):.2g} % are flat")
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(plain_tick)
+    axes.xaxis.set_minor_formatter(NullFormatter())  # its own text needs the mathematics that we switched off
     axes.set_xlabel("robust standard deviation (1.4826 × MAD) of a channel, up to 4 s each (µV)")
     axes.set_ylabel("share (%)")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
 
 
 def _draw_spectrum(axes: "Axes", sample: StoreSample, notches: Counter[float], total: int) -> None:

@@ -36,7 +36,7 @@ from cerebro_eeg.runs.compare_costs import costs_of
 from cerebro_eeg.runs.compare_methods import METHODS, Group, Method, MethodAnswer, Question
 from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.compare_summary import Row, TaskTable, overall, summarise_task
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, given_names
 from cerebro_eeg.runs.linear_models import LEAST_GROUPS, CrossValidation, groups_of
 from cerebro_eeg.runs.packages import require_packages
 from cerebro_eeg.runs.provenance import seen_before
@@ -117,7 +117,8 @@ def compare(
         stack.enter_context(folder.locked())
         about = _about(store, weights, options)
         engine_facts = {"device": str(processes.device), "threads": torch.get_num_threads()}
-        if (note := folder.begin("compare", about, engine_facts)) is not None:
+        note = folder.begin("compare", about, engine_facts, {"given": given_names([store_folder], start)})
+        if note is not None:
             say(f"note: {note}")
         notes += [f"{question.task.task}: {words}" for question, words in _seen(store, model, asked)]
         wanted = [method.name for method in _wanted(options)]
@@ -330,7 +331,7 @@ class Plan:
 
     def place(self, question: Question, method: Method) -> Path:
         """Return the folder of a method's answers to a task."""
-        return self.out / f"task-{_plain(question.task.task)}" / f"method-{_plain(method.name)}"
+        return method_folder(self.out, question.task.task, method.name)
 
     def run(self, question: Question, pending: Mapping[Group, Sequence[Method]], notes: list[str]) -> None:
         """Run the methods of a task that are not finished."""
@@ -501,6 +502,11 @@ class Plan:
             file.flush()
             os.fsync(file.fileno())
         add_sum(self.out / LOG)
+
+
+def method_folder(out: Path, task: str, method: str) -> Path:
+    """Return the folder of a comparison that holds a method's answers to a task."""
+    return out / f"task-{_plain(task)}" / f"method-{_plain(method)}"
 
 
 def _plain(name: str) -> str:

@@ -37,7 +37,7 @@ from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.runs import few_subjects
 from cerebro_eeg.runs.external_record import training_data, write_training_data
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, given_names
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, seen_before
@@ -170,7 +170,7 @@ def finetune(
         shared = _Shared(processes, store, store.hash(), task, preset, options, engine, weights, splits, folds)
         settings, seen = shared.settings(splits), _seen(weights, shared.hash, splits)
         if processes.first:
-            facts = {"seen": seen.to_dict()}
+            facts = {"seen": seen.to_dict(), "given": given_names([store_folder], start)}
             begin_folder(folder, "finetune", settings, {"processes": processes.size}, say, facts)
         processes.barrier()
         say(f"{options.task}: {task.kind}, {', '.join(task.names)}; no {splits[0].unit} is in two splits")

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from cerebro_eeg import __version__
 from cerebro_eeg.errors import ConfigError, InputError
 from cerebro_eeg.files import SUMS, absent, begin_sums, parse_json, remove, remove_empty, write_text
+from cerebro_eeg.terminal import has_controls
 
 FORMAT = 1
 LOCK = ".lock"
@@ -242,6 +243,23 @@ def differences(where: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
     elif old != new:
         place = where.removeprefix("settings.")
         yield place, f"{place} was {_short(old)} and is now {_short(new)}"
+
+
+def given_names(stores: Sequence[Path], start: Path | None) -> dict[str, Any]:
+    """Return how stores and weights were called in a command, for ``run.json``: a report shows that command again.
+
+    A path from the root of the disk names the machine and its user, so only its last part is kept.
+    """
+    paths = [*stores, *([] if start is None else [start])]
+    names = [_shown_name(path) for path in paths]
+    whole = [name for path, name in zip(paths, names, strict=True) if path.is_absolute()]
+    return {"stores": names[: len(stores)], "from": None if start is None else names[-1], "whole": whole}
+
+
+def _shown_name(path: Path) -> str:
+    """Return a path as text that a shell can be given; one that cannot be read on a page gets another name."""
+    text = path.name if path.is_absolute() else path.as_posix()
+    return "my-folder" if has_controls(text) or not text else text
 
 
 def history_words(run: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ Legend: **B** windows, **R** rows, **N** tokens of a row.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from cerebro_eeg.model import checkpoint, further_targets
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
 from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.model.views import has_views, kept_counts, make_view
-from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.folder import RunFolder, given_names
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
@@ -103,11 +103,11 @@ def pretrain(
     tell: Tell = lambda report, steps, batch: None,
 ) -> PretrainResult:
     """Pre-train on the windows of stores, from the weights of ``start`` or from new ones."""
-    folder = RunFolder(out)
+    folder, given = RunFolder(out), given_names(folders, start)
     with training_processes(folder, engine, say, tell) as (processes, say, tell):
         stores = open_stores(folders)
         with contextlib.nullcontext() if start is None else usable_weights(start, say) as weights:
-            return _pretrain(processes, stores, folder, preset, options, engine, weights, say, tell)
+            return _pretrain(processes, stores, folder, preset, options, engine, weights, given, say, tell)
 
 
 def _pretrain(
@@ -118,6 +118,7 @@ def _pretrain(
     options: PretrainOptions,
     engine: Engine,
     start: Path | None,
+    given: Mapping[str, Any],
     say: Say,
     tell: Tell,
 ) -> PretrainResult:
@@ -169,7 +170,10 @@ def _pretrain(
         def about(progress: RunProgress) -> dict[str, Any]:
             return describe_weights(record(progress), length.steps)
 
-        plan = TrainingPlan("pretrain", model, task, groups, table.betas, table.clip, length, settings, about, limit)
+        facts = {"given": given}
+        plan = TrainingPlan(
+            "pretrain", model, task, groups, table.betas, table.clip, length, settings, about, limit, facts
+        )
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             for step in steps:

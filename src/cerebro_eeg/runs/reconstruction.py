@@ -21,6 +21,7 @@ from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Step
+from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import InputError
 from cerebro_eeg.model.masked import MaskedCerebro
@@ -191,6 +192,8 @@ class Reconstructed:
     groups: tuple[GroupErrors, ...]
     channels: tuple[ChannelErrors, ...]
     bands: tuple[BandErrors, ...]
+    subjects: tuple[Errors, ...] = ()
+    """Errors of each subject, without their names; a recording of nobody known is one. Earlier releases kept none."""
 
     def by_dataset(self) -> dict[str, Errors]:
         """Return the errors of each dataset over all its montages."""
@@ -253,8 +256,15 @@ def reconstruct(
             )
             store, windows = validation[part.source]
             datasets = [group(store, id) for id, _ in windows.ids(part.window)]
-            tally.add(part.montage, datasets, values, masked, rivals)
+            who = [(part.source, *_person(windows, number)) for number in windows.recording[part.window].tolist()]
+            tally.add(part.montage, datasets, who, values, masked, rivals)
     return tally.finish(available, fitted)
+
+
+def _person(windows: Windows, recording: int) -> tuple[str, int]:
+    """Return what tells the subject of a recording from others; of an unknown one, the recording itself."""
+    subject = int(windows.facts.subject[recording])
+    return ("recording", recording) if subject < 0 else ("subject", subject)
 
 
 class _Tally:
@@ -264,17 +274,19 @@ class _Tally:
         self._config = config
         self._groups: dict[tuple[str, Montage], NDArray[np.float64]] = {}
         self._channels: dict[str, NDArray[np.float64]] = {}
+        self._subjects: dict[tuple[int, str, int], NDArray[np.float64]] = {}
         self._bands = np.zeros((1 + len(RIVALS), len(band_limits(config))))
 
     def add(
         self,
         montage: Montage,
         datasets: Sequence[str],
+        who: Sequence[tuple[int, str, int]],
         values_BCNL: Tensor,
         masked_BCN: Tensor,
         rivals: Sequence[Tensor],
     ) -> None:
-        """Add windows of one montage, with the dataset of each window and the reconstruction by each rival."""
+        """Add windows of one montage, with dataset and subject of each window and the reconstruction by each rival."""
         errors = [rival_BCNL - values_BCNL for rival_BCNL in rivals]
         squares_EBC = torch.stack([e.square().mean(-1).masked_fill(~masked_BCN, 0).sum(-1).double() for e in errors])
         count_BC = masked_BCN.sum(-1)
@@ -287,6 +299,9 @@ class _Tally:
             mine = table_BCE[names == dataset].sum((0, 1))
             mine[0] /= len(montage)
             _put(self._groups, (dataset, montage), mine)
+        for person, sums in zip(who, table_BCE.sum(1), strict=True):
+            sums[0] = 1
+            _put(self._subjects, person, sums)
         for row, name in enumerate(montage):
             _put(self._channels, name.removesuffix(PHASE), table_BCE[:, row].sum(0))
         plain = torch.tensor([not name.endswith(PHASE) for name in montage], device=values_BCNL.device)
@@ -312,7 +327,8 @@ class _Tally:
             )
         )
         channels = tuple(ChannelErrors(name, _errors(sums)) for name, sums in sorted(self._channels.items()))
-        return Reconstructed(available, _join([group.errors for group in groups]), groups, channels, bands)
+        subjects = tuple(_errors(sums) for _, sums in sorted(self._subjects.items()))
+        return Reconstructed(available, _join([group.errors for group in groups]), groups, channels, bands, subjects)
 
 
 def _put(table: dict[Any, NDArray[np.float64]], key: Any, sums: NDArray[np.float64]) -> None:

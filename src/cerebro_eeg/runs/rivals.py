@@ -65,6 +65,8 @@ FORMAT = 2
 FILE = "rivals.json"
 FILES = {"test": FILE, "validation": "rivals-validation.json"}
 """The file of a run that keeps the comparison on a split."""
+KEPT = "rivals"
+"""The folder of a run with what each rival predicted; reports draw from it."""
 SAVED = "simple"
 """The folder of a run with the simple rival that won on validation."""
 WIN = 0.9
@@ -272,6 +274,7 @@ def compare_with_rivals(
                 say=say,
             )
         for name, rival in found.items():
+            _keep(run, part, split.name, name, rival.predictions)
             pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
             of_folds.setdefault(name, []).append(pair)
             answers.setdefault(name, []).append(rival)
@@ -292,6 +295,24 @@ def joined_rows(
         {"name": name, "centred": all(one.centred for one in answers[name]), "encoder": needs, **_mean(of)}
         for name, of in of_folds.items()
     ]
+
+
+def _keep(run: Path, part: Part, fold: str, rival: str, predictions: Predictions) -> None:
+    """Write what a rival predicted for the windows of a split, so that tables and curves need no second fit."""
+    (run / KEPT).mkdir(exist_ok=True)
+    begin_sums(run / KEPT)
+    predictions.save(_kept_file(run, part, fold, rival))
+
+
+def _kept_file(run: Path, part: Part, fold: str, rival: str) -> Path:
+    name = "-".join(filter(None, [part, fold, rival])).replace(" ", "-")
+    return run / KEPT / f"{name}.npz"
+
+
+def rival_outputs(run: Path, part: Part, folds: Sequence[str], rival: str) -> list[Predictions]:
+    """Return what a rival predicted in each fold; nothing if a file is missing, as in runs of earlier releases."""
+    paths = [_kept_file(run, part, fold, rival) for fold in folds]
+    return [Predictions.load(path) for path in paths] if all(path.exists() for path in paths) else []
 
 
 def kept_rivals(run: Path, part: Part, random_weights: bool) -> list[dict[str, Any]] | None:

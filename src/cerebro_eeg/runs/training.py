@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -377,6 +377,8 @@ class TrainingPlan:
     about: Callable[[RunProgress], Mapping[str, Any]]
     """Describes the weights for those who use them before the run has ended."""
     limit: TimeLimit | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What ``run.json`` also says, and what may differ when the run is resumed."""
 
 
 def begin_folder(
@@ -399,7 +401,8 @@ def begin_run(
     now = describe_engine(engine, processes, arithmetic)
     if processes.first:
         timed = {} if plan.limit is None else {"minutes": plan.limit.minutes}
-        begin_folder(folder, plan.verb, plan.settings, now, say, {"steps": plan.length.steps, **timed})
+        facts = {"steps": plan.length.steps, **timed, **plan.facts}
+        begin_folder(folder, plan.verb, plan.settings, now, say, facts)
     precision = arithmetic.precision
     model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]

@@ -32,7 +32,7 @@ _STATE, _LOG, _CARD = "state.safetensors", "metrics.jsonl", "README.md"
 _SHOWN = 8
 _KINDS = {".safetensors": "checkpoint", ".npz": "features", ".parquet": "features"}
 _LOGGERS = ("tensorboard", "wandb")
-_INSIDE = re.compile(r"fold-.*|seed-.*|simple|test-events|task-.*|method-.*|external|[0-9a-f]{8}-.*")
+_INSIDE = re.compile(r"fold-.*|seed-.*|simple|rivals|test-events|task-.*|method-.*|external|[0-9a-f]{8}-.*")
 Done = Callable[[int], None]
 
 
