@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak format clean
+.PHONY: help setup demo test docs soak format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,16 @@ test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skippe
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# The tools of the site come on top of what the tests need.
+.venv/.docs: $(STAMP)
+	@echo "installing what the documentation needs"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs  ## the documentation site, with its gallery run anew, in docs/_build/html; warnings are errors
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 # MOABB has a place of its own: it needs an older python-dateutil than constraints.txt pins, and 200 MB that no other test
 # needs. torch comes first, so that nothing asks for another one; the newest MOABB is taken, whatever it needs.
 MOABB := .venv-moabb
@@ -53,5 +63,5 @@ format: $(STAMP)  ## sort imports and format the code
 	$(BIN)/ruff format
 
 clean:  ## remove everything that make made here, .venv too
-	rm -rf .venv $(MOABB) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(MOABB) docs/_build docs/examples docs/sg_execution_times.rst build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks recipes tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,9 @@ PAGES = sorted(
 )
 OTHERS = {  # flags of other programs, of scripts and of every verb
     *("nproc-per-node", "nworkers", "nthreads", "help", "json", "debug", "version", "mini", "tueg", "tuab", "neonate"),
+    *("nv", "nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "no-cache-dir"),  # of a container and of torchrun
+    *("job-name", "array", "cpus-per-task", "mem", "time", "nodes", "gpus-per-node", "ntasks-per-node"),  # of Slurm
+    *("signal", "requeue"),
     *("page", "section", "csv", "found", "query-gpu", "format", "print-source", "windows", "draws"),
 }
 
@@ -73,6 +77,17 @@ def test_every_command_has_a_verb_and_options_that_exist(page, line):
             cli._read_arguments(verb, cli._take_flags(rest)[0])  # reads them, and runs nothing
 
 
+def test_every_script_is_one_that_a_shell_understands():
+    scripts = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    assert len(scripts) >= 2
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
 def test_every_flag_that_is_named_exists():
     known = {
         option.replace("_", "-").rstrip("-") for verb in cli.VERBS for option in cli._options(cli._function(verb), "")
@@ -86,7 +101,7 @@ def test_every_flag_that_is_named_exists():
 
 # Of BioFoundation, the code of the paper's group.
 SCRIPTS = {f"make_{name}.py" for name in ("mobi_dataset", "neonate", "seed", "seed_v", "tuab", "tueg")}
-SCRIPTS.add("process_raw_eeg.py")
+SCRIPTS |= {"process_raw_eeg.py", "run_class_finetuning.py", "finetune_main.py"}  # and of LaBraM and CBraMod
 FILES = re.compile(r"`(?:src/cerebro_eeg/|cerebro_eeg/)?((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`")
 
 

@@ -110,6 +110,10 @@ class Header:
         )
 
 
+PRETRAINING = ("reconstruct", "decoder", "further")
+"""Parts of a model that reconstruct what is hidden; features and heads do without them."""
+
+
 @dataclass(frozen=True)
 class LoadReport:
     """A report on every tensor of a checkpoint and of the model that it was loaded into."""
@@ -133,15 +137,17 @@ class LoadReport:
         return not (self.missing or self.reshaped or self.replaced)
 
     def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} tensors loaded"]
+        pretraining = [name for name in self.unexpected if name.partition(".")[0] in PRETRAINING]
+        parts = [f"{'all ' * self.exact}{len(self.loaded)} tensors loaded"]
         for what, names in (
             ("reshaped", self.reshaped),
             ("missing (new, random)", self.missing),
             ("replaced by new, random ones", self.replaced),
-            ("unexpected (left aside)", self.unexpected),
-            *([("electrodes unknown here (left aside)", self.forgotten)] if self.forgotten else []),
+            ("unexpected (left aside)", [name for name in self.unexpected if name not in pretraining]),
+            ("electrodes unknown here (left aside)", self.forgotten),
         ):
-            parts.append(f"{len(names)} {what}" + (f": {_shorten(names)}" if names else ""))
+            parts += [f"{len(names)} {what}: {_shorten(names)}"] if names else []
+        parts += [f"{len(pretraining)} that only pre-training needs were left aside"] if pretraining else []
         return f"{self.source}: " + "; ".join(parts)
 
 
