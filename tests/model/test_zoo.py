@@ -1,8 +1,10 @@
 """The names of braindecode's models: config, output shape, table of layers and card; and its training, where it is."""
 
 import json
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import mne
 import numpy as np
@@ -174,3 +176,49 @@ def test_our_names_mean_what_they_mean_in_braindecode(braindecode):
     assert shared <= set(theirs.get_config()) & set(ours.get_config())
     for name in ("n_outputs", "n_chans", "n_times", "sfreq"):
         assert theirs.get_config()[name] == ours.get_config()[name]
+
+
+# ---- the pages -----------------------------------------------------------------------------------------------------
+
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+def run_page(page, section, folder, monkeypatch):
+    """Run the first block of Python of a section, in a folder of its own; return the names that it makes."""
+    monkeypatch.chdir(folder)
+    text = f"\n{(PAGES / page).read_text(encoding='utf-8')}".partition(f"\n{section}\n")[2]
+    names = {"__name__": "page"}
+    exec(re.search("```python\n(.*?)```", text, re.DOTALL)[1], names)
+    return names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_lines_for_braindecode_run(braindecode, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torchinfo", reason="needs torchinfo")
+    found = run_page("benchmarks-of-others.md", "## braindecode", tmp_path, monkeypatch)
+    assert found["net"].module_.training_record.windows == 16
+    assert found["model"].training_record.electrode_windows["C3"] > found["net"].module_.training_record.windows
+    assert "(1, 2) 3\n" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_lines_for_open_eeg_bench_make_a_model_for_its_data(tmp_path, monkeypatch):
+    """What it passes: numbers of a data set at 160 Hz, channels of MNE, and a head of its own afterwards."""
+    build = run_page("benchmarks-of-others.md", "## Open EEG Bench", tmp_path, monkeypatch)["small_open"]
+    info = mne.create_info(["Fp1", "Cz", "T3", "T7", "mystery"], 160.0, "eeg")
+    model = build(n_chans=5, n_times=640, n_outputs=4, sfreq=160.0, chs_info=info["chs"])
+    assert model.channels.names == ["Fp1", "Cz", "T7"]
+    model.final_layer = torch.nn.Sequential(torch.nn.Flatten(1), torch.nn.LazyLinear(4))
+    assert model(torch.randn(2, 5, 640) * 20).shape == (2, 4)
+    assert model.get_output_shape() == (1, 4)
+    again = build(n_outputs=4).load_state_dict(build().state_dict(), strict=False)
+    assert again.missing_keys == ["final_layer.weight", "final_layer.bias"]
+    assert again.unexpected_keys == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_lines_for_peft_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("peft", reason="needs peft")
+    found = run_page("adapters.md", "# Adapters of peft", tmp_path, monkeypatch)
+    assert found["whole"].training_record.electrode_windows["Cz"] > 16
+    assert "torch.Size([8, 2])" in capsys.readouterr().out
