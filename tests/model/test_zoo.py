@@ -222,3 +222,8 @@ def test_the_lines_for_peft_run(tmp_path, monkeypatch, capsys):
     found = run_page("adapters.md", "# Adapters of peft", tmp_path, monkeypatch)
     assert found["whole"].training_record.electrode_windows["Cz"] > 16
     assert "torch.Size([8, 2])" in capsys.readouterr().out
+
+
+def test_the_lines_on_channels_of_a_call_run(tmp_path, monkeypatch, capsys):
+    run_page("python.md", "## Channels of each call", tmp_path, monkeypatch)
+    assert capsys.readouterr().out.endswith("True\n")

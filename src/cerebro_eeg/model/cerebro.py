@@ -192,7 +192,7 @@ class Cerebro(hub.Shareable, ZooModel, nn.Module):
         ``ch_names`` names the channels of this call, in place of the model's own. They are matched by the rules of the
         model, once for each list of names. ``channel_positions`` are x, y and z in metres, (C, 3) or (B, C, 3), as MNE
         has them. Names decide: with ``unknown="nearest"`` positions place the labels that are not understood, and
-        otherwise they have no effect. Without any names, they place all channels.
+        otherwise they have no effect. Without any names, they place the channels of a whole cap.
 
         ``return_features`` returns ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead; the
         features are what the head reads.

@@ -5,6 +5,7 @@ which a checkpoint leaves to its user. Names of braindecode that would do nothin
 missing on purpose.
 """
 
+import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +23,6 @@ from cerebro_eeg.schema import did_you_mean, from_dict, to_dict
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard
-    from torchinfo import ModelStatistics
 
 ARGUMENTS = ("n_outputs", "n_chans", "chs_info", "n_times", "sfreq", "ch_names", "config", "task", "rate")
 POLICIES = ("unknown", "untrained", "duplicates", "too_many", "max_channels", "pick", "bipolar_ears")
@@ -101,10 +101,10 @@ class ZooModel:
 
     def get_torchinfo_statistics(
         self, col_names: Iterable[str] | None = COLUMNS, row_settings: Iterable[str] | None = ("var_names", "depth")
-    ) -> "ModelStatistics":
+    ) -> Any:
         """Return torchinfo's table of all layers, for one window. It needs the package torchinfo."""
         try:
-            from torchinfo import summary
+            summary = importlib.import_module("torchinfo").summary
         except ImportError as error:
             raise ConfigError(f"no table of layers: {import_trouble(error, 'torchinfo')}") from None
         assert isinstance(self, nn.Module)
