@@ -100,12 +100,14 @@ def test_contradictions_are_refused_in_one_line():
     model, x = nameless(unknown="nearest"), torch.tensor(noise())
     names = ["Fp1", "Cz", "O2"]
     for given, line in [
-        ({"ch_names": names[:2]}, "ch_names has 2 names for windows of 3 channels; give a list of one name a channel"),
-        ({"ch_names": "Fp1"}, "ch_names has the single text 'Fp1' for windows of 3 channels"),
+        ({"ch_names": names[:2]}, "ch_names has 2 names for windows of 3 channels; give one name a channel"),
+        ({"ch_names": "Fp1"}, "ch_names is 'Fp1'; give a list of one name a channel"),
+        ({"ch_names": 3}, "ch_names is 3; give a list of one name a channel"),
+        ({"ch_names": [{"ch_name": "Fp1"}] * 3}, "ch_names is [{'ch_name': 'Fp1'}"),
         ({"ch_names": names, "channel_positions": np.zeros((2, 3))}, "has the shape (2, 3); expected (3, 3) or (4, 3,"),
         ({"ch_names": names, "channel_positions": np.zeros((5, 3, 3))}, "has the shape (5, 3, 3); expected (3, 3) or"),
         ({"ch_names": names, "channel_positions": "head"}, "channel_positions is not an array of numbers"),
-        ({"ch_names": [1, 2, 3]}, "must be text, got 1 of type int"),
+        ({"ch_names": [1, 2, 3]}, "ch_names is [1, 2, 3]; give a list of one name a channel"),
     ]:
         with pytest.raises(errors.CerebroError) as error:
             model(x, **given)

@@ -546,8 +546,7 @@ class Cerebro(hub.Shareable, ZooModel, nn.Module):
             batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, scale_B)
             self._count_call(x, montage, self._compiled_windows)
             return batch
-        known = None if ch_names is None else self._named.by_names.get(tuple(ch_names))
-        if known is not None:
+        if (known := self._named.known(ch_names)) is not None:
             return self._of_montage(x, known, scale_B)
         found = self._named.find(x, ch_names, positions, self.policies, self._match_named)
         if found[0][1] is None:

@@ -46,6 +46,11 @@ class Montages:
         self._by_places: dict[bytes, Known] = {}
         """Other montages, by a sum of labels and positions. Every head is another; equal matches share one entry."""
 
+    def known(self, names: Sequence[str] | None) -> Known | None:
+        """Return the montage of these names, if it was matched before without positions."""
+        plain = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        return self.by_names.get(tuple(names)) if plain and names is not None else None
+
     def all(self) -> list[Known]:
         """Return all montages, each once."""
         return list({id(known): known for known in (*self.by_names.values(), *self._by_places.values())}.values())
@@ -105,10 +110,11 @@ def _labels(names: Sequence[str] | None, channels: int, unknown: str) -> tuple[s
                 'too, or make the model with unknown="nearest"'
             )
         return tuple(f"channel {number}" for number in range(1, channels + 1))
-    if isinstance(names, str) or len(names) != channels:
-        given = f"the single text {names!r}" if isinstance(names, str) else f"{len(names)} names"
-        raise InputError(f"ch_names has {given} for windows of {channels} channels; give a list of one name a channel")
-    return tuple(names)
+    if isinstance(names, str) or not hasattr(names, "__len__") or not all(isinstance(name, str) for name in names):
+        raise InputError(f"ch_names is {names!r:.60}; give a list of one name a channel")
+    if len(names) != channels:
+        raise InputError(f"ch_names has {len(names)} names for windows of {channels} channels; give one name a channel")
+    return tuple(str(name) for name in names)
 
 
 def read_positions(positions: Any, windows: int, channels: int) -> Places:
