@@ -54,14 +54,28 @@ $(MOABB)/.installed: pyproject.toml constraints.txt
 	@$(MOABB)/bin/python -m pip install -qq --disable-pip-version-check -e '.[moabb]' pytest pytest-timeout hypothesis
 	@touch $@
 
-soak: $(STAMP) $(MOABB)/.installed  ## the long tests that `make test` leaves out, and the recipe moabb on MOABB itself
+# braindecode, torchinfo and peft have a place of their own, too: 1 GB of packages that no other test needs. braindecode
+# imports torchaudio, whose compiled part fits one build of torch only; where it does not load, it is taken away.
+PEERS := .venv-peers
+$(PEERS)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 with venv found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "making $(PEERS) with the newest braindecode and peft (2 GB, some minutes)"; "$(PYTHON)" -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check -e '.[moabb]' braindecode torchinfo peft \
+		pytest pytest-timeout hypothesis
+	@$(PEERS)/bin/python -c 'import braindecode' 2>/dev/null || \
+		rm -f $(PEERS)/lib/python3.*/site-packages/torchaudio/lib/*.so
+	@touch $@
+
+soak: $(STAMP) $(MOABB)/.installed $(PEERS)/.installed  ## what `make test` leaves out: long tests, MOABB, braindecode, peft
 	$(BIN)/python -m pytest -m soak --timeout 0
 	$(MOABB)/bin/python -m pytest tests/data/datasets/test_moabb.py
+	$(PEERS)/bin/python -m pytest tests/model/test_zoo.py tests/model/test_peft.py tests/model/test_moabb_pipelines.py
 
 format: $(STAMP)  ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix
 	$(BIN)/ruff format
 
 clean:  ## remove everything that make made here, .venv too
-	rm -rf .venv $(MOABB) docs/_build docs/examples docs/sg_execution_times.rst build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(MOABB) $(PEERS) docs/_build docs/examples docs/sg_execution_times.rst build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks recipes tools -name __pycache__ -type d -prune -exec rm -rf {} +

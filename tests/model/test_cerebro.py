@@ -86,6 +86,14 @@ def test_positions_of_chs_info_are_used_for_nearest():
     assert len(model.channels.channels) > 55
 
 
+def test_channels_without_a_kind_are_taken_by_their_labels():
+    """MNE and braindecode write "misc" where nobody named a kind; beside channels of a kind, misc is believed."""
+    unnamed = mne.create_info(["Fp1", "Cz", "ECG"], 256.0)
+    assert make(ch_names=None, chs_info=unnamed["chs"]).channels.names == ["Fp1", "Cz"]
+    mixed = mne.create_info(["Fp1", "Cz", "O2"], 256.0, ["eeg", "eeg", "misc"])
+    assert make(ch_names=None, chs_info=mixed["chs"]).channels.names == ["Fp1", "Cz"]
+
+
 # ---- features ------------------------------------------------------------------------------------------------------
 
 

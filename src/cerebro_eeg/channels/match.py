@@ -26,7 +26,18 @@ from cerebro_eeg.channels.names import ALIASES, Channel, Reading, biosemi_blocks
 from cerebro_eeg.channels.report import ChannelMatch, LabelMatch, as_labels, listed, suggest
 from cerebro_eeg.errors import ChannelError, offered
 
-__all__ = ["POSITIONS", "VOCABULARY", "Channel", "ChannelMatch", "LabelMatch", "Reading", "match", "parse", "spread"]
+__all__ = [
+    "POSITIONS",
+    "VOCABULARY",
+    "Channel",
+    "ChannelMatch",
+    "LabelMatch",
+    "Reading",
+    "match",
+    "parse",
+    "positions_matter",
+    "spread",
+]
 
 NEAREST_MM = 25.0  # an electrode without a usable name becomes a named one within this distance, on a 95 mm head
 # Trained electrodes may be as sparse as the 10-20 system: every place of the 10-05 grid has one of its sites within
@@ -78,7 +89,7 @@ def match(
     named = {row.index: row.channel.anode for row in rows if row.channel is not None and row.channel.cathode is None}
     _drop_bads(rows, bads)
     by_position = unknown.startswith("nearest")
-    points, no_point = _read_points(positions, len(rows), strict=by_position)
+    points, no_point = _read_points(positions, len(rows), strict=by_position and any(map(_is_lost, rows)))
     counts = _read_trained(trained)
     late = pick is not None and not _apply_pick(rows, pick, bipolar_ears, last=not by_position)
     if by_position:
@@ -100,6 +111,12 @@ def match(
             f"no EEG channel is left of {len(rows)} labels: {result.summary()}{why}; check the labels or pick"
         )
     return result
+
+
+def positions_matter(labels: Sequence[str], unknown: str = "nearest", bipolar_ears: bool = False) -> bool:
+    """Return whether a match of these labels by this policy reads positions: they place labels not understood."""
+    rows = _read_all(as_labels("labels", labels), bipolar_ears)
+    return unknown.startswith("nearest") and any(map(_is_lost, rows))
 
 
 def check_policies(
@@ -155,6 +172,11 @@ def _read_all(labels: list[str], bipolar_ears: bool) -> list[LabelMatch]:
             reading = Reading(reading.label, "not_eeg", note="eye")
         rows.append(LabelMatch(index, reading.label, reading.outcome, reading.channel, reading.reference, reading.note))
     return rows
+
+
+def _is_lost(row: LabelMatch) -> bool:
+    """Return whether a label was not understood, so that only its position can tell its electrode."""
+    return row.outcome in ("unknown", "positional")
 
 
 def _drop_other_kinds(rows: list[LabelMatch], kinds: Sequence[str | None] | None) -> None:
@@ -267,7 +289,7 @@ def _place_by_position(
     limit_mm: float,
 ) -> None:
     """Assign electrodes by position to labels that are not understood; ``named`` are those of all other labels."""
-    lost = [row for row in rows if row.outcome in ("unknown", "positional")]
+    lost = [row for row in rows if _is_lost(row)]
     if not lost:
         return
     head = {row.index: points[row.index] for row in rows if row.index in points and row.outcome != "not_eeg"}
@@ -316,7 +338,7 @@ def _check_frame(head: Mapping[int, Point], anchors: Mapping[int, str]) -> None:
 def _handle_unknown(
     rows: list[LabelMatch], unknown: str, points: Mapping[int, Point], no_point: Mapping[int, str], limit_mm: float
 ) -> None:
-    lost = [row for row in rows if row.outcome in ("unknown", "positional")]
+    lost = [row for row in rows if _is_lost(row)]
     if not lost:
         return
     if unknown in ("drop", "nearest_or_drop"):

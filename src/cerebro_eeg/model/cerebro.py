@@ -26,15 +26,17 @@ from cerebro_eeg.model import hub, inputs, preparation, tensor_list
 from cerebro_eeg.model.checkpoint import Header, LoadReport, load_into
 from cerebro_eeg.model.encoder import Encoder, Tokens
 from cerebro_eeg.model.live import Captured, Output, Precision
+from cerebro_eeg.model.montages import Known, Montages, mixed
 from cerebro_eeg.model.readouts import Readout, make_readout, width_of
 from cerebro_eeg.model.weights import start_linear_layers
+from cerebro_eeg.model.zoo import ZooModel
 
 Level = Literal["window", "channel", "token"]
 Task = Literal["classification", "regression"]
 Unit = Literal["uV", "mV", "V"]
 
 
-class Cerebro(hub.Shareable, nn.Module):
+class Cerebro(hub.Shareable, ZooModel, nn.Module):
     """CEReBrO (Compact Encoder for Representations of Brain Oscillations) from Dimofte et al. (2025) [1]_.
 
     A Transformer encoder for EEG with any set of channels, and a linear head on the mean of its tokens. Without a head
@@ -142,6 +144,7 @@ class Cerebro(hub.Shareable, nn.Module):
         self.head = None if n_outputs is None else described
         self._record = Training()
         self._compiled_windows = torch.zeros((), dtype=torch.int64)
+        self._named = Montages()
         self.load_report: LoadReport | None = None
         self.frozen = False
         self.rate: inputs.Rate = rate
@@ -181,8 +184,15 @@ class Cerebro(hub.Shareable, nn.Module):
         return_features: bool = False,
         scale: Tensor | float | None = None,
         noise_K2B: Tensor | None = None,
+        ch_names: Sequence[str] | None = None,
+        channel_positions: Any = None,
     ) -> Tensor | dict[str, Any]:
         """Return predictions (B, n_outputs) for windows (B, C, T) in microvolts, or features (B, D) without a head.
+
+        ``ch_names`` names the channels of this call, in place of the model's own. They are matched by the rules of the
+        model, once for each list of names. ``channel_positions`` are x, y and z in metres, (C, 3) or (B, C, 3), as MNE
+        has them. Names decide: with ``unknown="nearest"`` positions place the labels that are not understood, and
+        otherwise they have no effect. Without any names, they place the channels of a whole cap.
 
         ``return_features`` returns ``{"features": (B, D), "tokens": (B, C, N, D), "cls_token": None}`` instead; the
         features are what the head reads.
@@ -192,7 +202,9 @@ class Cerebro(hub.Shareable, nn.Module):
         """
         if isinstance(x, Batch) and scale is not None:
             raise InputError("a Batch carries the scale of its recordings itself (scale_R); give it there")
-        batch = x if isinstance(x, Batch) else self._checked(x, scale)
+        if isinstance(x, Batch) and not (ch_names is None and channel_positions is None):
+            raise InputError("a Batch carries its channels itself (channels_R2); leave out ch_names, channel_positions")
+        batch = x if isinstance(x, Batch) else self._checked(x, scale, ch_names, channel_positions)
         if return_features:
             tokens = self.encode(batch, noise_K2B=noise_K2B)
             features_BP = tokens.per_window() if self.readout is None else self.features(batch, noise_K2B)
@@ -510,8 +522,11 @@ class Cerebro(hub.Shareable, nn.Module):
 
     # ---- from arrays to batches ------------------------------------------------------------------------------------
 
-    def _match(self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None) -> ChannelMatch:
+    def _match(
+        self, ch_names: Sequence[str] | None, chs_info: Sequence[Mapping[str, Any]] | None, places: Any = None
+    ) -> ChannelMatch:
         labels, positions, kinds = inputs.read_names(ch_names, chs_info)
+        positions = positions if places is None else places
         if not self.policies["unknown"].startswith("nearest"):
             positions = None  # without "nearest" they have no effect, so they need not be valid
         trained = None  # in a new model no electrode is trained, so none is refused for that
@@ -535,38 +550,65 @@ class Cerebro(hub.Shareable, nn.Module):
             )
         return self.channels
 
-    def _checked(self, x: Tensor, scale: Tensor | float | None) -> Batch:
+    def _checked(
+        self, x: Tensor, scale: Tensor | float | None, ch_names: Sequence[str] | None = None, positions: Any = None
+    ) -> Batch:
         """Check windows and return them as a batch; in training, count them for their electrodes."""
         if not isinstance(x, Tensor):
             raise InputError(f"a {type(x).__name__} was given; pass a torch tensor or a Batch, or give arrays to embed")
-        montage = self._montage()
-        batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, _scale(scale, x))
-        if self.training and torch.is_grad_enabled() and not self.frozen and not _is_exporting():
-            if (
-                torch.compiler.is_compiling()
-            ):  # a number would be a constant of the graph: every call would compile anew
-                self._compiled_windows.add_(len(x))
-            else:
-                self._record_windows(len(x))
+        scale_B = _scale(scale, x)
+        if ch_names is None and (positions is None or self.channels is not None):
+            montage = self._montage()
+            batch = self._batch(self._select(x, montage, self.n_times), montage, self.sfreq, scale_B)
+            self._count_call(x, montage, self._compiled_windows)
+            return batch
+        if (known := self._named.known(ch_names)) is not None:
+            return self._of_montage(x, known, scale_B)
+        found = self._named.find(x, ch_names, positions, self.policies, self._match_named)
+        if found[0][1] is None:
+            return self._of_montage(x, found[0][0], scale_B)
+        parts = [(self._of_montage(x[which.to(x.device)], known, None), which) for known, which in found]
+        return mixed(parts, scale_B)
+
+    def _of_montage(self, x: Tensor, known: Known, scale_B: Tensor | None) -> Batch:
+        """Check windows of a montage that the call has named, and return them as a batch."""
+        batch = self._batch(self._select(x, known.match, self.n_times), known.match, self.sfreq, scale_B)
+        self._count_call(x, known.match, known.windows)
         return batch
 
-    def _record_windows(self, windows: int) -> None:
-        used = {e for c in self._montage().channels for e in (c.anode, c.cathode) if e is not None}
+    def _match_named(self, labels: Sequence[str], positions: Any) -> ChannelMatch:
+        return self._match(labels, None, positions)
+
+    def _count_call(self, x: Tensor, montage: ChannelMatch, compiled: Tensor) -> None:
+        """Count windows that the encoder learns from; inside of compiled code in a tensor of the montage."""
+        if self.training and torch.is_grad_enabled() and not self.frozen and not _is_exporting():
+            if torch.compiler.is_compiling():  # a number would be a constant of the graph, and compile at every call
+                compiled.add_(len(x))
+            else:
+                self._record_windows(len(x), montage)
+
+    def _record_windows(self, windows: int, montage: ChannelMatch) -> None:
+        used = {e for c in montage.channels for e in (c.anode, c.cathode) if e is not None}
         self._record = self._record.plus(windows, used)
 
     def _count(self) -> None:
         """Add windows of compiled calls to the record, unless torch compiles this. All had the present channels."""
         if torch.compiler.is_compiling() or self._compiled_windows.is_meta:
             return
-        if windows := int(self._compiled_windows):
-            self._compiled_windows.zero_()
-            self._record_windows(windows)
+        counts = [(known.windows, known.match) for known in self._named.all()]
+        for compiled, montage in [(self._compiled_windows, self.channels), *counts]:
+            if montage is not None and (windows := int(compiled)):
+                compiled.zero_()
+                self._record_windows(windows, montage)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move the model, as all ways of torch to do so end here, with its counter of compiled windows."""
         self._count()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._compiled_windows = torch.zeros((), dtype=torch.int64, device=self.encoder.positions.device)
+        device = self.encoder.positions.device
+        self._compiled_windows = torch.zeros((), dtype=torch.int64, device=device)
+        for known in self._named.all():
+            known.windows = torch.zeros((), dtype=torch.int64, device=device)
         return self
 
     def _select(self, x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> Tensor:

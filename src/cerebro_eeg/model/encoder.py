@@ -6,8 +6,7 @@ Legend: **R** rows (channels of all windows), **N** tokens of a row, **L** value
 **B** windows, **K** blocks.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +23,8 @@ from cerebro_eeg.model.weights import resize_positions, start_linear_layers, sta
 from cerebro_eeg.schema import require
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """The output of the encoder: a token for every patch, and the layout of its rows."""
+class Tokens(NamedTuple):
+    """The output of the encoder, a token for every patch and the layout of its rows; torchinfo reads such tuples."""
 
     x_RND: Tensor
     layout: Layout

@@ -86,8 +86,11 @@ def read_names(
     labels = [str(channel["ch_name"]) for channel in chs_info]
     if ch_names is not None and list(ch_names) != labels:
         raise ConfigError("ch_names and chs_info name different channels; give one of them")
-    kinds = [channel.get("kind") for channel in chs_info]
-    return labels, [_position(c.get("loc")) for c in chs_info], [None if k is None else _kind(k) for k in kinds]
+    given = [channel.get("kind") for channel in chs_info]
+    kinds = [None if kind is None else _kind(kind) for kind in given]
+    if set(kinds) == {"misc"}:  # what MNE and braindecode write where nobody named a kind: the labels decide
+        kinds = [None] * len(kinds)
+    return labels, [_position(c.get("loc")) for c in chs_info], kinds
 
 
 def _position(loc: Any) -> Sequence[float] | None:
