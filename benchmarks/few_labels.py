@@ -30,7 +30,7 @@ import csv
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -89,13 +89,21 @@ def same(batch: Batch) -> Batch:
     return batch
 
 
+def places() -> Any:
+    """Return MNE's places of all 10-05 electrodes, whose name has changed."""
+    import mne
+
+    names = mne.channels.get_builtin_montages()
+    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in names else "standard_1005")
+
+
 def spline_matrix(names: Sequence[str], missing: Sequence[int]) -> NDArray[np.float64]:
     """Return the matrix that fills in missing channels by spherical splines of the others, as MNE-Python does."""
     import mne
 
     info = mne.create_info(list(names), 256.0, "eeg")
     raw = mne.io.RawArray(np.eye(len(names)), info, verbose="error")
-    raw.set_montage("standard_1005", verbose="error")
+    raw.set_montage(places(), verbose="error")
     raw.info["bads"] = [names[place] for place in missing]
     raw.interpolate_bads(verbose="error")
     return np.asarray(raw.get_data())
@@ -116,9 +124,7 @@ def splined(names: Sequence[str], missing: Sequence[int]) -> Change:
 def noisy(names: Sequence[str], kind: str, sfreq: float) -> Change:
     """Return what adds mains hum, equal on all channels up to a factor, or muscle bursts, strongest at the temples."""
     rng = torch.Generator().manual_seed(0)
-    import mne
-
-    place = mne.channels.make_standard_montage("standard_1005").get_positions()["ch_pos"]
+    place = places().get_positions()["ch_pos"]
     lateral = np.array([abs(place[name][0]) for name in names])
     weight_C1 = torch.from_numpy((0.2 + 0.8 * lateral / lateral.max()).astype(np.float32))[:, None]
 
@@ -356,6 +362,7 @@ def device(asked: Sequence[Question], model: Cerebro, work: Path) -> Scores:
 PAIRS = {
     "labels": (
         ("hybrid", "simple"),
+        ("hybrid", "signal"),
         ("whole", "signal"),
         ("encoder", "simple"),
         ("hybrid", "hybrid, random weights"),
