@@ -45,6 +45,8 @@ from cerebro_eeg.runs.windows import Split, electrodes_of
 from cerebro_eeg.train.distributed import process_group
 from drawn_scores import drawn_auroc, drawn_mean, subject_draws
 
+FEWEST = 6
+"""Below so many subjects there is no interval."""
 ARMS = ("few", "few encoder", "lora", "full")
 
 
@@ -166,9 +168,9 @@ def tables(work: Path, draws: int) -> None:
             both = np.nanmean(of_fold, axis=0)
             subjects = sum(len(np.unique(fold["group"])) for fold in loaded)
             gaps.append((both[1] - both[0])[None])
-            rows.append((arm, task, str(len(paths)), str(subjects), *row_of(both, gaps[-1:])))
-        if len(gaps) > 1:
-            rows.append((arm, f"mean of {len(gaps)}", "", "", "", "", *row_of(None, gaps)[2:]))
+            cells = row_of(both, gaps[-1:])
+            shown = cells if subjects >= FEWEST else (*cells[:3], "", "", "", "")
+            rows.append((arm, task, str(len(paths)), str(subjects), *shown))
     for number, cells in enumerate(rows):
         print("|", " | ".join(cells), "|")
         if number == 0:
@@ -177,11 +179,17 @@ def tables(work: Path, draws: int) -> None:
         csv.writer(file).writerows(rows)
 
 
-def row_of(both: NDArray[np.float64] | None, gaps: list[NDArray[np.float64]]) -> tuple[str, ...]:
+def row_of(both: NDArray[np.float64], gaps: list[NDArray[np.float64]]) -> tuple[str, ...]:
     value, low, high, above = drawn_mean(gaps)
     below = drawn_mean([-gap for gap in gaps])[3]
-    first = ("", "") if both is None else tuple(f"{one:.3f}" for one in both[:, 0])
-    return (*first, f"{value:+.3f}", f"{low:+.3f}", f"{high:+.3f}", f"{above:.0%}", f"{below:.0%}")
+    return (
+        *(f"{one:.3f}" for one in both[:, 0]),
+        f"{value:+.3f}",
+        f"{low:+.3f}",
+        f"{high:+.3f}",
+        f"{above:.0%}",
+        f"{below:.0%}",
+    )
 
 
 def main() -> None:
