@@ -3,7 +3,7 @@
 Subjects of the splits train and val are divided into five folds. One is asked, the next one is the validation that
 stops training and chooses the weights, and three are learned from. Test splits are not read::
 
-    python benchmarks/few_recipe.py run STORE WORK --arms few full --tasks ssvep4 arithmetic --folds 5
+    python benchmarks/few_recipe.py run STORE WORK --arms few full --tasks ssvep4 arithmetic
     python benchmarks/few_recipe.py tables WORK
 
 =============  =======================================================================================================
@@ -198,11 +198,11 @@ def main() -> None:
     does = verbs.add_parser("run")
     does.add_argument("store", type=Path)
     does.add_argument("work", type=Path)
-    does.add_argument("--arms", nargs="+", default=["few", "full"], choices=ARMS)
+    does.add_argument("--arms", nargs="+", default=["few"], choices=ARMS)
     does.add_argument("--tasks", nargs="+", default=["ssvep4", "arithmetic", "eyes"])
     does.add_argument("--folds", type=int, default=5)
-    does.add_argument("--steps", type=int, default=100)
-    does.add_argument("--batch", type=int, default=32)
+    does.add_argument("--steps", type=int, default=200)
+    does.add_argument("--batch", type=int, default=16)
     shows = verbs.add_parser("tables")
     shows.add_argument("work", type=Path)
     shows.add_argument("--draws", type=int, default=1000)
