@@ -334,7 +334,17 @@ class ObjectiveConfig:
 
 
 ReadoutPart = Literal[
-    "mean", "moments", "channels", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands"
+    "mean",
+    "moments",
+    "attention",
+    "channels",
+    "covariance",
+    "amplitude",
+    "power",
+    "tangent",
+    "spectrum",
+    "narrow",
+    "bands",
 ]
 FIXED_PARTS = ("channels", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands")
 """Parts of a read-out that need the same channels in every window."""

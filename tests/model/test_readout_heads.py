@@ -13,7 +13,7 @@ from cerebro_eeg.runs.decisions import bias_of, centre
 from tiny_models import small
 
 NAMES = ("C3", "Cz", "C4")
-PARTS = ("moments", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands")
+PARTS = ("moments", "attention", "covariance", "amplitude", "power", "tangent", "spectrum", "narrow", "bands")
 
 
 def make(parts=PARTS, **changes):
@@ -23,6 +23,8 @@ def make(parts=PARTS, **changes):
     with torch.no_grad():
         model.readout.shift_P.normal_()
         model.readout.scale_P.uniform_(0.5, 1.5)
+        if "attention" in parts:
+            model.readout.query_QD.normal_()
         if model.readout.bands is not None:
             model.readout.bands.log_centre_K.add_(0.1 * torch.randn(12))
     model.training_record = Training(1, 1, dict.fromkeys(NAMES, 1))

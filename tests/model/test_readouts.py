@@ -27,9 +27,11 @@ from cerebro_eeg.model.bands import (
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import (
     Readout,
+    attended,
     common_channels,
     moment_layers,
     moments,
+    principal_components,
     tokens_after,
     width_of,
     widths,
@@ -38,7 +40,7 @@ from cerebro_eeg.model.readouts import (
 NAMES = ("Fz", "C3", "C4", "O1")
 MODEL = ModelConfig(depth=4, width=16, heads=2, window=512)
 SIMPLE = ("amplitude", "power", "tangent", "spectrum", "narrow", "bands")
-PARTS = ("mean", "moments", "channels", "covariance", *SIMPLE)
+PARTS = ("mean", "moments", "attention", "channels", "covariance", *SIMPLE)
 ALL = ReadoutConfig(PARTS, NAMES)
 BANDS = ALL.bands
 
@@ -184,11 +186,43 @@ def test_moments_are_those_of_numpy_also_for_windows_with_other_channels(encoder
         np.testing.assert_allclose(found[number].detach().numpy(), wanted, atol=1e-5)
 
 
+def test_attention_weighs_the_tokens_of_a_window_by_a_softmax_also_beside_windows_with_other_channels(
+    encoder: Encoder,
+) -> None:
+    some, other = windows(1)[0], windows(1, NAMES[:2], seed=5)[0]
+    mixed = Batch.ragged([some, other], [ids(NAMES), ids(NAMES[:2])], torch.full((2,), 15.0))
+    query = 3 * torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
+    found = attended(encoder(mixed), query).reshape(2, 4, 16)
+    for number, (x, names) in enumerate([(some, NAMES), (other, NAMES[:2])]):
+        alone = encoder(batch_of(x[None], names)).x_RND.detach().flatten(0, 1).numpy()
+        for place, one in enumerate(query.numpy()):
+            weight = np.exp(alone @ one - (alone @ one).max())
+            wanted = (weight[:, None] * alone).sum(0) / weight.sum()
+            np.testing.assert_allclose(found[number, place].detach().numpy(), wanted, atol=1e-5)
+    mean = encoder(mixed).per_window()
+    torch.testing.assert_close(attended(encoder(mixed), torch.zeros(1, 16)), mean, rtol=1e-5, atol=1e-5)
+
+
+def test_queries_begin_along_both_directions_of_the_first_components() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.linspace(4, 0.1, 16)
+    turn, _ = torch.linalg.qr(torch.randn(16, 16, generator=generator))
+    tokens = (torch.randn(5000, 16, generator=generator) * spread) @ turn.T + 3
+    readout = Readout(ReadoutConfig(("attention",)), MODEL)
+    readout.fit_queries(tokens)
+    assert torch.equal(readout.query_QD[0::2], -readout.query_QD[1::2])
+    torch.testing.assert_close((tokens @ readout.query_QD.T).std(0), torch.ones(4), rtol=1e-3, atol=0)
+    directions, spreads = principal_components(tokens, 2)
+    assert (directions.T.float() @ turn[:, :2]).diagonal().abs().min() > 0.95
+    np.testing.assert_allclose(spreads, [4.0, 3.74], rtol=0.05)
+
+
 def test_parts_stand_side_by_side_with_the_widths_that_are_told(encoder: Encoder) -> None:
     sizes = widths(ALL, MODEL)
     assert sizes == [
         16,
         2 * 16 * 4,
+        4 * 16,
         4 * 16,
         4 * 10,
         4,
@@ -271,7 +305,7 @@ def test_components_are_principal_components() -> None:
 
 
 def test_gradients_reach_the_encoder_through_every_part_that_reads_it(encoder: Encoder) -> None:
-    for part in ("mean", "moments", "channels", "covariance"):
+    for part in ("mean", "moments", "attention", "channels", "covariance"):
         encoder.zero_grad()
         Readout(ReadoutConfig((part,), NAMES), MODEL)(batch_of(windows()), encoder).square().sum().backward()
         gradient = encoder.embed.weight.grad

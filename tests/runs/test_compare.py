@@ -22,6 +22,7 @@ from cerebro_eeg.runs.compare_methods import BY_NAME, METHODS
 from cerebro_eeg.runs.compare_result import table_lines
 from cerebro_eeg.runs.compare_summary import overall, sentence, state_of
 from cerebro_eeg.runs.evaluate import evaluate
+from cerebro_eeg.runs.provenance import describe_source
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.scores.paired import Paired, difference, draw_scores
@@ -241,6 +242,22 @@ def test_without_the_test_split_nothing_is_logged(store, weights, tmp_path):
     assert not list((tmp_path / "out").glob("**/test-*"))
     assert found.tables[0]["verdict"]["on"] == "cv"
     assert "cross-validated subjects" in found.text()
+
+
+def test_subjects_that_the_encoder_has_seen_are_said_also_of_cross_validation(store, tmp_path):
+    opened = Store(store)
+    (split,) = find_splits(opened, read_task(opened, "alpha", None, None, None))
+    model = Cerebro(config=MODEL)
+    source = describe_source(opened, split.train, opened.hash())
+    model.training_record = Training(1, 64, {"Fp1": 64, "Cz": 64, "O1": 64}, (source,))
+    model.save_pretrained(tmp_path / "model")
+    asked = options("alpha", methods=("chance", "mean, frozen"), test=False)
+    notes = compare(store, tmp_path / "out", asked, ENGINE, tmp_path / "model").notes
+    seen, known = (len(np.unique(part.subject)) for part in (split.train, split.train.joined(split.validation)))
+    wanted = f"alpha: {seen} of {known} training and validation subjects were in the pre-training data"
+    (note,) = [note for note in notes if "pre-training data" in note]
+    assert note.startswith(wanted)
+    assert note.endswith("may flatter cross-validated rows of the encoder")
 
 
 def test_verify_checks_every_file_of_a_comparison(store, weights, tmp_path, capsys):

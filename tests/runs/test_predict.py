@@ -263,6 +263,24 @@ def test_a_threshold_chosen_over_something_else_is_told(tmp_path, level, annotat
     assert (kept["positive"], kept["threshold_level"]) == ("seizure", level)
 
 
+def test_a_centred_head_says_that_the_mean_over_a_recording_tells_little(tmp_path):
+    folder, file = make_model(tmp_path / "model", bias=(0.0, -1.0)), edf(tmp_path / "a.edf")
+    told = {}
+    for centred in (False, True):
+        model = Cerebro.from_pretrained(folder)
+        torch.nn.init.normal_(model.final_layer.weight)
+        model.head = dataclasses.replace(model.head, centred=centred)
+        model.save_pretrained(folder)
+        result = predict(str(folder), (file,), out=tmp_path / f"out-{centred}")
+        told[centred] = [note for note in result.about["notes"] if "centred within each recording" in note]
+        values = [float(row["probability seizure"]) for row in rows_of(tmp_path / f"out-{centred}" / "predictions.csv")]
+        logits = np.log(np.array(values) / (1 - np.array(values)))
+        assert len(values) > 1
+        assert (abs(logits.mean() + 1) < 1e-3) == centred  # the mean output is the bias, whatever the recording
+    assert not told[False]
+    assert len(told[True]) == 1
+
+
 def test_a_regression_is_told_in_its_unit(tmp_path):
     model = make_model(
         tmp_path / "model", names=("angle", "speed"), task="regression", threshold=None, bias=(12.5, -3.0)

@@ -246,7 +246,7 @@ def test_every_named_read_out_is_saved_whole(store, tmp_path, name):
     one = train(store, tmp_path / "run", readout=name)
     model = Cerebro.from_pretrained(weights_of(one))
     assert set(model.head.readout.parts) == set(READOUTS[name])
-    if name != "moments":
+    if name not in ("moments", "attention"):
         assert set(model.head.readout.channels) == {"Fp1", "Cz", "O1"}
     assert evaluate(tmp_path / "run", store, device="cpu", rivals=False).summary["seeds"] == [0]
 
@@ -268,7 +268,7 @@ def test_a_saved_head_answers_as_the_linear_model_that_was_chosen(store, name, c
     np.testing.assert_allclose(answered, found.outputs(raw_BP, groups_of(split.train)), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["narrow", "everything"])
+@pytest.mark.parametrize("name", ["narrow", "everything", "attention"])
 def test_the_saved_head_gives_the_outputs_of_the_fitted_model(store, tmp_path, name):
     """Features of the windows are computed once more by the loaded model, live and by batch."""
     one = train(store, tmp_path / "run", readout=name)
@@ -367,6 +367,23 @@ def test_gradient_steps_move_the_bands_and_save_them(store, tmp_path, changes):
     model, start = Cerebro.from_pretrained(weights_of(one)), learned_bands()
     for found, before in zip(model.readout.bands.numbers(), start.numbers(), strict=True):
         assert not torch.equal(found, before)
+
+
+@pytest.mark.parametrize("changes", [{"freeze": False}, {"freeze": True, "solver": "adamw"}, {"lora": 2}])
+def test_gradient_steps_move_the_queries_of_attention_and_save_them(store, tmp_path, changes):
+    start = weights_of(train(store, tmp_path / "start", readout="mean"))
+    one = train(store, tmp_path / "run", start=start, **{"freeze": False, **changes}, readout="attention", steps=3)
+    query_QD = Cerebro.from_pretrained(weights_of(one)).readout.query_QD
+    assert not torch.allclose(query_QD[0::2], -query_QD[1::2], atol=1e-4)
+
+
+def test_folds_fit_the_queries_of_attention_on_their_own_training_windows(store, tmp_path):
+    start = weights_of(train(store, tmp_path / "start", readout="mean"))  # folds share the features of given weights
+    options = finetune.FinetuneOptions("alpha", freeze=True, readout="attention", untrained="as_is", folds=3)
+    finetune.finetune(store, tmp_path / "run", PRESET, options, ENGINE, start, rivals=False)
+    heads = [Cerebro.from_pretrained(tmp_path / "run" / f"fold-{k}" / "seed-0").readout.query_QD for k in (1, 2)]
+    assert heads[0].abs().max() > 0
+    assert not torch.allclose(*heads)
 
 
 def test_adapters_begin_with_the_read_outs_probe_and_are_not_worse_on_validation(store, tmp_path):

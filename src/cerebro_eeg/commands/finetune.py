@@ -104,13 +104,13 @@ def finetune(
         few: For few labelled subjects: the exact probe's head first, then adapters (of rank 8, or --lora) for 200 steps
             (or --steps) at a rate of 1e-4 (or --lr). Validation chooses among averaged weights and the probe itself.
         readout: What the head reads of a window: the mean of the last tokens, as in the paper; moments (mean and
-            deviation over tokens of four layers); channels (mean token of every channel); power (log band power);
-            tangent (log covariances in frequency bands); simple (these two); spectrum and narrow (the same in bins of
-            1 Hz and bands of 3 Hz); fine (these two); signal (simple and fine); bands (log covariances in learned
-            bands); encoder (moments, covariances of tokens between channels, amplitude); hybrid (encoder and simple);
-            whole (encoder and signal); everything (whole and bands). From power to bands none needs the encoder. auto,
-            the default with --freeze, chooses by cross-validation over training and validation subjects. Otherwise it
-            is the mean.
+            deviation over tokens of four layers); attention (four weighted means of the last tokens); channels (mean
+            token of every channel); power (log band power); tangent (log covariances in frequency bands); simple (these
+            two); spectrum and narrow (the same in bins of 1 Hz and bands of 3 Hz); fine (these two); signal (simple and
+            fine); bands (log covariances in learned bands); encoder (moments, covariances of tokens between channels,
+            amplitude); hybrid (encoder and simple); whole (encoder and signal); everything (whole and bands). From
+            power to bands none needs the encoder. auto, the default with --freeze, chooses by cross-validation over
+            training and validation subjects. Otherwise it is the mean.
         solver: Of the probe: scikit-learn's logistic or ridge regression, or gradient steps as in the paper.
         seeds: How many trainings, each with a seed of its own, from --seed on. The exact probe of given weights draws
             nothing at random and is trained once.

@@ -357,6 +357,11 @@ def _notes(head: "HeadConfig", rows: list[dict[str, Any]], annotated: bool) -> l
     notes = []
     if head.task == "classification" and head.n_outputs == 2:
         notes += _threshold_notes(head, annotated)
+    if head.centred:
+        notes.append(
+            "outputs are centred within each recording, so windows are compared with each other; the mean over a "
+            "recording, and its decision, say little: where a recording has one class, finetune with --no-centring"
+        )
     if not head.names:
         notes.append("the checkpoint does not say what its outputs stand for; they are numbered")
     short = sum(row["windows_short"] for row in rows)

@@ -8,6 +8,7 @@ part           features of a window
 =============  =======================================================================================================
 ``mean``       mean of the last tokens: the paper's pooling
 ``moments``    mean and standard deviation over all tokens, after several blocks
+``attention``  weighted means of the last tokens: four queries say how much each token counts
 ``channels``   mean over time of every channel's tokens, after the middle block
 ``covariance`` log covariance of the channels in groups of the tokens' principal components, after the middle block
 ``amplitude``  log standard deviation of every channel, relative to the recording
@@ -18,11 +19,11 @@ part           features of a window
 ``bands``      log covariance of the channels in 12 learned bands, relative to the recording; no encoder
 =============  =======================================================================================================
 
-All parts but the first two need the same channels in every window, in one order. They find them by their electrodes.
+All parts but the first three need the same channels in every window, in one order. They find them by their electrodes.
 Features are brought to mean 0 and to equal variance per part before the head, by what ``fit`` saw in training.
 
 Legend: **B** windows, **R** rows, **C** channels of the read-out, **T** samples, **F** frequency bins, **N** patches,
-**D** width, **K** components, **P** features.
+**D** width, **K** components, **Q** queries, **P** features.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,6 +55,8 @@ from cerebro_eeg.model.patches import loudness
 
 GROUPS = ((0, 2), (2, 4), (4, 8), (8, 16), (16, 32))
 """Principal components of tokens that share a covariance: each group holds as many as all before it."""
+QUERIES = 4
+"""Queries of ``attention``; each gives a weighted mean of its own."""
 _COARSE = {"power", "tangent"}
 """Parts that read the covariances in the bands of the config."""
 _FINE = {"spectrum", "narrow", "bands"}
@@ -76,6 +79,8 @@ class Readout(nn.Module):
         if "covariance" in config.parts:
             self.register_buffer("centre_D", torch.zeros(model.width))
             self.register_buffer("components_DK", torch.eye(model.width)[:, : components(model)])
+        if "attention" in config.parts:
+            self.query_QD = nn.Parameter(torch.zeros(QUERIES, model.width))
         self.bands = learned_bands() if "bands" in config.parts else None
         self._ids = _pairs(config.channels)
 
@@ -128,6 +133,8 @@ class Readout(nn.Module):
             return layers[depth].per_window().float()
         if part == "moments":
             return torch.cat([moments(layers[layer]) for layer in moment_layers(depth)], 1)
+        if part == "attention":
+            return attended(layers[depth], self.query_QD)
         assert grid is not None
         if part == "channels":
             return grid.pick(layers[middle(depth)].x_RND.mean(1)).float().flatten(1)
@@ -160,13 +167,18 @@ class Readout(nn.Module):
     @torch.no_grad()
     def fit_components(self, tokens_MD: Tensor) -> None:
         """Set the principal components of tokens from a sample of training tokens, (M, D)."""
-        sample = tokens_MD.double()
-        self.centre_D.copy_(sample.mean(0))
-        _, vectors = torch.linalg.eigh(torch.cov(sample.T))
-        chosen_DK = vectors.flip(1)[:, : self.components_DK.shape[1]]
-        largest = chosen_DK.abs().argmax(0)  # the sign of an eigenvector is arbitrary: its largest entry is positive
-        sign_K = chosen_DK.gather(0, largest[None]).sign()
-        self.components_DK.copy_(chosen_DK * sign_K)
+        self.centre_D.copy_(tokens_MD.double().mean(0))
+        self.components_DK.copy_(principal_components(tokens_MD, self.components_DK.shape[1])[0])
+
+    @torch.no_grad()
+    def fit_queries(self, tokens_MD: Tensor) -> None:
+        """Set the queries from a sample of last tokens, (M, D): both directions of the first principal components.
+
+        Along each of them tokens vary by 1, so a token at one end counts a few times as much as one in the middle.
+        """
+        direction_DK, spread_K = principal_components(tokens_MD, QUERIES // 2)
+        query_KD = (direction_DK / spread_K.clamp_min(1e-6)).T
+        self.query_QD.copy_(torch.stack([query_KD, -query_KD], 1).flatten(0, 1))
 
     @torch.no_grad()
     def fit_scale(self, raw_BP: Tensor) -> None:
@@ -183,6 +195,15 @@ class Readout(nn.Module):
 def make_readout(config: ReadoutConfig, model: ModelConfig) -> Readout | None:
     """Return the read-out of a head; None for the paper's, the mean of the last tokens, which needs no numbers."""
     return None if config == ReadoutConfig() else Readout(config, model)
+
+
+def principal_components(tokens_MD: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the first principal components (D, K) of tokens and the deviation along each, both in float64."""
+    values, vectors = torch.linalg.eigh(torch.cov(tokens_MD.double().T))
+    chosen_DK = vectors.flip(1)[:, :count]
+    largest = chosen_DK.abs().argmax(0)  # the sign of an eigenvector is arbitrary: its largest entry is positive
+    sign_K = chosen_DK.gather(0, largest[None]).sign()
+    return chosen_DK * sign_K, values.flip(0)[:count].clamp_min(0).sqrt()
 
 
 # The sizes of parts
@@ -207,7 +228,7 @@ def layers_of(config: ReadoutConfig, depth: int) -> tuple[int, ...]:
     """Return the blocks after which a read-out needs tokens."""
     needed: set[int] = set()
     for part in config.parts:
-        if part == "mean":
+        if part in ("mean", "attention"):
             needed.add(depth)
         elif part == "moments":
             needed |= set(moment_layers(depth))
@@ -224,6 +245,7 @@ def widths(config: ReadoutConfig, model: ModelConfig) -> list[int]:
     sizes: dict[str, int] = {
         "mean": model.width,
         "moments": 2 * model.width * len(moment_layers(model.depth)),
+        "attention": QUERIES * model.width,
         "channels": channels * model.width,
         "covariance": groups * triangle,
         "amplitude": channels,
@@ -286,6 +308,19 @@ def moments(tokens: Tokens) -> Tensor:
         off_RND = off_RND.masked_fill(~tokens.layout.real_R[:, None, None], 0)
     variance_BD = tokens.layout.grid(off_RND.square().mean(1)).sum(1) / count_B1
     return torch.cat([mean_BD, (variance_BD + 1e-12).sqrt()], 1)
+
+
+def attended(tokens: Tokens, query_QD: Tensor) -> Tensor:
+    """Return a mean over the tokens of every window for each query, (B, Q D).
+
+    A token's weight is the softmax, over the window, of its product with the query. So queries of zeros give the mean.
+    """
+    token_BCND = tokens.layout.grid(tokens.x_RND).to(query_QD.dtype)
+    score_BCNQ = token_BCND @ query_QD.T
+    if (present_BC := tokens.layout.present_BC) is not None:
+        score_BCNQ = score_BCNQ.masked_fill(~present_BC[..., None, None], torch.finfo(score_BCNQ.dtype).min)
+    weight_BMQ = score_BCNQ.flatten(1, 2).softmax(1)
+    return (weight_BMQ.transpose(1, 2) @ token_BCND.flatten(1, 2)).flatten(1)
 
 
 # The channels of the read-out

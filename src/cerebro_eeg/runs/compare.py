@@ -259,9 +259,16 @@ def _thinned(windows: Windows, most: int) -> Windows:
 
 
 def _seen(store: Store, model: Cerebro, asked: Sequence[Question]) -> Iterator[tuple[Question, str]]:
-    """Yield what must be said of tasks whose test subjects the weights may have seen."""
+    """Yield what must be said of tasks whose subjects the weights may have seen: those of the test, and all others.
+
+    Cross-validation asks about subjects that heads have not seen. The encoder may have seen them.
+    """
     training = model.training_record
     for question in asked:
+        known = [question.known]
+        found = seen_before(training.data, training.windows > 0, store.hash(), known, "training and validation")
+        if found.signals or found.labels:
+            yield question, f"{found.text()}; this may flatter cross-validated rows of the encoder"
         if question.test is not None:
             found = seen_before(training.data, training.windows > 0, store.hash(), [question.test], "test")
             yield question, found.text()

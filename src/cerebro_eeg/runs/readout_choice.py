@@ -45,6 +45,7 @@ ReadoutName = Literal[
     "auto",
     "mean",
     "moments",
+    "attention",
     "channels",
     "power",
     "tangent",
@@ -73,6 +74,7 @@ STACKS = {
 READOUTS: dict[str, tuple[ReadoutPart, ...]] = {
     "mean": ("mean",),
     "moments": ("moments",),
+    "attention": ("attention",),
     "channels": ("channels",),
     "power": ("power",),
     "tangent": ("tangent",),
@@ -99,7 +101,7 @@ AUTO_ANY = ("mean", "moments")
 MOST_WINDOWS = 20_000
 """More windows are thinned out evenly before a choice, which would take hours and more memory than it is worth."""
 SAMPLE = 64
-"""Windows whose tokens the principal components are computed from."""
+"""Windows whose tokens the principal components and queries are computed from."""
 assert set(get_args(ReadoutName)) == {"auto", *READOUTS}
 
 
@@ -194,7 +196,7 @@ def fit_readout(
     readout = Readout(config, model.config).to(processes.device)
     sizes = dict(zip(parts, widths(config, model.config), strict=True))
     used, learner = parts_to_fit(split, validate, say), None
-    if folds is not None and readout.bands is None:
+    if folds is not None and readout.bands is None and "attention" not in parts:
         raw = folds.features(readout, model, store, split.name, used, processes, electrodes, say)
     else:
         fit_token_components(readout, model, store, split.train, processes, electrodes)
@@ -250,6 +252,9 @@ def install(model: Cerebro, found: LinearModel, fitted: Readout, split: Split) -
         if "covariance" in found.parts:
             model.readout.centre_D.copy_(fitted.centre_D)
             model.readout.components_DK.copy_(fitted.components_DK)
+        if "attention" in found.parts:
+            with torch.no_grad():
+                model.readout.query_QD.copy_(fitted.query_QD)
         if model.readout.bands is not None and fitted.bands is not None:
             model.readout.bands.load_state_dict(fitted.bands.state_dict())
         model.readout.shift_P.copy_(torch.from_numpy(found.shift_P))
@@ -320,10 +325,27 @@ def fit_token_components(
     processes: ProcessGroup,
     electrodes: Electrodes | None,
 ) -> None:
-    """Set the principal components of tokens, where a read-out needs them, from a sample of training windows."""
-    if "covariance" not in readout.config.parts:
-        return
-    layer = middle(model.config.depth)
+    """Set what a read-out needs of the distribution of tokens, from a sample of training windows.
+
+    These are the principal components of ``covariance`` and the queries of ``attention``.
+    """
+    if "covariance" in readout.config.parts:
+        layer = middle(model.config.depth)
+        readout.fit_components(_sampled_tokens(model, layer, store, windows, processes, electrodes))
+    if "attention" in readout.config.parts:
+        layer = model.config.depth
+        readout.fit_queries(_sampled_tokens(model, layer, store, windows, processes, electrodes))
+
+
+def _sampled_tokens(
+    model: Cerebro,
+    layer: int,
+    store: Store,
+    windows: Windows,
+    processes: ProcessGroup,
+    electrodes: Electrodes | None,
+) -> torch.Tensor:
+    """Return the tokens (M, D) after a block, of some windows that are spread evenly."""
 
     def read(module: nn.Module, batch: Batch) -> torch.Tensor:
         assert isinstance(module, Cerebro)
@@ -336,8 +358,7 @@ def fit_token_components(
             predict_windows(model, store, sample.take(np.array([k])), processes, electrodes=electrodes, read=read)
             for k in range(len(sample))
         ]
-    joined = np.concatenate([one.reshape(-1, model.config.width) for one in tokens])
-    readout.fit_components(torch.from_numpy(joined))
+    return torch.from_numpy(np.concatenate([one.reshape(-1, model.config.width) for one in tokens]))
 
 
 def raw_features(
