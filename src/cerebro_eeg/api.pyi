@@ -26,6 +26,7 @@ def compare(
     *,
     out: str | PathLike[str],
     from_: str | PathLike[str] = "small-open",
+    labels: str | PathLike[str] | None = None,
     tasks: str | Sequence[str] = (),
     methods: str | Sequence[str] = (),
     everything: bool = False,
@@ -49,11 +50,14 @@ def compare(
     Try, for example:
       cerebro_eeg.compare("my-store", out="my-comparison", quick=True)
       cerebro_eeg.compare("my-store", tasks=["eyes", "stress4"], from_="my-run", out="my-comparison")
+      cerebro_eeg.compare("my-recordings", labels="table.csv", out="my-comparison", quick=True)
 
     Args:
-        store: A folder that prepare made, with labels.
+        store: A folder that prepare made, with labels; or with labels a folder of recordings.
         out: The folder of the comparison; made where there is none, gone on with where it holds this comparison.
         from_: The weights to compare: small-open comes with the package; or a checkpoint or a run.
+        labels: The table of labels of a folder of recordings, which is then prepared into OUT-store first, as prepare
+            folder does.
         tasks: Which of the store's tasks; otherwise all that have labels.
         methods: Which rows; otherwise all on a GPU, and on a CPU those that train nothing by gradient steps. The names
             are those of the table, such as "band power" or "EEGNet"; braindecode:NAME is a model of that package.
