@@ -7,6 +7,7 @@ the names that our pages use, so that no inventory has to be downloaded.
 import os
 import re
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ napoleon_numpy_docstring = True
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "examples",
-    "filename_pattern": r"/plot_",
+    "filename_pattern": r"/plot_|/run_" if find_spec("moabb") else r"/plot_",
     "ignore_pattern": r"/_",
     "abort_on_example_error": True,
     "only_warn_on_example_error": False,

@@ -138,7 +138,8 @@ class RunFolder:
 
         A link is not followed out of the run.
         """
-        for folder in (self.path, *(path for path in self._trainings() if path.is_dir() and not path.is_symlink())):
+        inside = [*self._trainings(), *self.path.glob("rivals")]
+        for folder in (self.path, *(path for path in inside if path.is_dir() and not path.is_symlink())):
             for name in os.listdir(folder):
                 if _is_stray(name):
                     (folder / name).unlink(missing_ok=True)

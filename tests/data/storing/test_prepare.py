@@ -928,7 +928,7 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, args, code, words)
 def test_help(capsys):
     assert cli.main(["prepare", "--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("DATASET", "SOURCE", "--out", "--part", "--workers", "--quality", "keep,drop,refuse", "--show-paths"):
+    for word in ("DATASET", "SOURCE", "--out", "--part", "--workers", "--quality", "keep|drop|refuse", "--show-paths"):
         assert word in text
     for recipe in RECIPES:
         assert re.search(rf"\b{recipe}\b", text)
