@@ -1,8 +1,9 @@
 """Repair: channels that are bad or missing, filled in from the good ones, with the error that this makes.
 
 Three methods fill a channel in. **Splines** are the spherical splines of MNE. The **model** sees the good channels and
-nothing of the others: all their patches are hidden. **Both** is the mean of the two. The model's patches are z-scored
-(unless its config says otherwise), so the splines give the scale and the offset of each window.
+nothing of the others: all their patches are hidden. **Both** is the mean of the two. The model's patches are z-scored,
+unless its config says otherwise. So the splines give the offset of each window, and the neighbours its scale: splines
+beyond the outermost electrodes may be far too large.
 
 The error is measured on the recording itself. Some good channels are hidden one at a time, the bad ones stay out, and
 each method fills in what is hidden. The error is a share of the variance of the hidden channel: 0 is perfect, and 1 is
@@ -42,7 +43,15 @@ from cerebro_eeg.model.masked import MaskedCerebro
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.epochs import band_words, is_epochs
 from cerebro_eeg.runs.predict import find_checkpoint
-from cerebro_eeg.runs.repair_result import AUTO, FilledChannel, FilledStretch, HiddenChannel, Repaired
+from cerebro_eeg.runs.repair_result import (
+    AUTO,
+    METHODS,
+    FilledChannel,
+    FilledStretch,
+    HiddenChannel,
+    Repaired,
+    median_errors,
+)
 from cerebro_eeg.runs.settings import Handling
 from cerebro_eeg.runs.signals import policy_of, reader_errors
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -230,7 +239,10 @@ class ChannelFilling:
             )
         where = np.array([POSITIONS[good[place]] for place in placed])
         self._weights = np.zeros((len(fill), len(good)))
-        self._weights[:, placed] = spline_weights(np.array([POSITIONS[name] for name in fill]), where)
+        targets = np.array([POSITIONS[name] for name in fill])
+        self._weights[:, placed] = spline_weights(targets, where)
+        near = 1 / np.maximum(np.arccos(np.clip(targets @ where.T, -1, 1)), 0.01) ** 2
+        self._placed, self._near = placed, near / near.sum(1, keepdims=True)
         self.seen = [place for place, name in enumerate(good) if set(name.split("-")) <= filler.trained]
         self.shown = [place for place, name in enumerate(fill) if name in filler.trained]
         """Channels to fill in that the model was trained on."""
@@ -262,7 +274,7 @@ class ChannelFilling:
         parts = []
         for first in range(0, len(x_BTC), TOGETHER):
             some = x_BTC[first : first + TOGETHER]
-            guess = self.splines(some)
+            guess = self._to_scale(self.splines(some), some)
             rows = np.concatenate([some[..., self.seen], guess], 2).astype(np.float32).transpose(0, 2, 1)
             count, width, size = rows.shape
             scale = None if self._scale is None else torch.full((count * width,), self._scale, device=device)
@@ -302,8 +314,20 @@ class ChannelFilling:
         found: Array = (total / weight).astype(np.float32)
         return found if method == "model" else (found + self.splines(x_TC[None])[0]) / 2
 
+    def _to_scale(self, guess: Array, x_BTC: NDArray[Any]) -> Array:
+        """Return splines (B, T, F) with the standard deviation of the neighbours: a geometric mean by squared distance.
+
+        The model sees none of these values. They only say how large its own patches are.
+        """
+        spread_BC = np.maximum(x_BTC[..., self._placed].std(1), 1e-6)
+        wanted_B1F = np.exp(np.log(spread_BC) @ self._near.T)[:, None]
+        mean_B1F = guess.mean(1, keepdims=True)
+        own_B1F = np.maximum(guess.std(1, keepdims=True), 1e-6)
+        found: Array = (mean_B1F + (guess - mean_B1F) * (wanted_B1F / own_B1F)).astype(np.float32)
+        return found
+
     def _in_microvolts(self, found: Array, guess: Array) -> Array:
-        """Undo the normalisation of the model, with scale and offset of the splines."""
+        """Undo the normalisation of the model, with scale and offset of the guess."""
         kind = self._filler.config.normalization
         if kind == "none":
             return found
@@ -491,15 +515,11 @@ def _choose(method: Method, filling: ChannelFilling, errors: Sequence[HiddenChan
         return "splines", notes
     if method != "auto":
         return method, notes
-    totals = {
-        name: float(np.mean([value for one in errors if (value := getattr(one, name)) is not None]))
-        for name in ("splines", "both", "model")
-        if any(getattr(one, name) is not None for one in errors)
-    }
+    totals = median_errors(errors)
     if not totals:
         notes.append("no good channel could be hidden to measure an error, so splines fill in; --method chooses")
         return "splines", notes
-    return min(totals, key=lambda name: totals[name]), notes
+    return min(METHODS, key=lambda name: totals.get(name, np.inf)), notes
 
 
 def _assemble(

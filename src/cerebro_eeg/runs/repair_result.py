@@ -18,7 +18,7 @@ from cerebro_eeg.notebook import Shown, by_column
 from cerebro_eeg.progress import counted
 
 AUTO = "auto"
-METHODS = ("model", "splines", "both")
+METHODS = ("splines", "both", "model")
 SAID = {"model": "the model", "splines": "spherical splines", "both": "the mean of model and splines"}
 LARGEST = 2_000_000_000
 """Bytes of samples that one FIF file may hold."""
@@ -56,6 +56,19 @@ class HiddenChannel:
     both: float | None
     ridge: float | None
     windows: int
+
+
+def median_errors(hidden: Sequence[HiddenChannel]) -> dict[str, float]:
+    """Return the median error of each method that has one.
+
+    Not the mean, because a quiet channel beside loud ones can have an error of many times its variance.
+    """
+    found = {}
+    for name in (*METHODS, "ridge"):
+        values = [value for one in hidden if (value := getattr(one, name)) is not None]
+        if values:
+            found[name] = float(np.median(values))
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,13 +125,8 @@ class Repaired(Shown):
 
     @property
     def errors(self) -> dict[str, float]:
-        """The error of each method: the mean over the hidden channels, as a share of their variance."""
-        found = {}
-        for name in (*METHODS, "ridge"):
-            values = [value for one in self.hidden if (value := getattr(one, name)) is not None]
-            if values:
-                found[name] = float(np.mean(values))
-        return found
+        """The error of each method, a share of the variance: the median over the hidden channels."""
+        return median_errors(self.hidden)
 
     @property
     def verdict(self) -> str:
@@ -130,7 +138,8 @@ class Repaired(Shown):
         count = len(self.hidden)
         best, *others = rivals
         said = ", ".join(f"{SAID[name]} {found[name]:.3f}" for name in others)
-        line = f"on {counted(count, 'hidden channel')} {SAID[best]} has an error of {found[best]:.3f} of the variance"
+        line = f"on {counted(count, 'hidden channel')} {SAID[best]} has a median error of {found[best]:.3f} of the "
+        line += "variance"
         if others:
             second = others[0]
             more = sum((getattr(one, best) or 0.0) < (getattr(one, second) or 0.0) for one in self.hidden)
@@ -206,13 +215,13 @@ class Repaired(Shown):
         return self.notes
 
     def _columns(self) -> Mapping[str, Sequence[Any]]:
-        """Return one row per hidden channel with the error of each method, and the means at the end."""
+        """Return one row per hidden channel with the error of each method, and the medians at the end."""
         rows: list[dict[str, Any]] = [asdict(one) for one in self.hidden]
         for row in rows:
             row["hidden"] = row.pop("name")
         names = ("hidden", *METHODS, "ridge", "windows")
-        means = {"hidden": "mean", **self.errors, "windows": self.hidden[0].windows} if rows else {}
-        return by_column({name: row.get(name) for name in names} for row in [*rows, *([means] if means else [])])
+        totals = {"hidden": "median", **self.errors, "windows": self.hidden[0].windows} if rows else {}
+        return by_column({name: row.get(name) for name in names} for row in [*rows, *([totals] if totals else [])])
 
     def to_dict(self) -> dict[str, object]:
         """Return all but the samples as JSON values."""
