@@ -1,6 +1,8 @@
 """repair: known answers for splines and a trained model, nothing hidden is read, files, and one line per mistake."""
 
 import json
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -139,8 +141,8 @@ def test_what_wins_on_hidden_channels_fills_in():
         found = repair(raw_of(data), model, missing=["Fz"])
         totals = {name: found.errors[name] for name in ("model", "splines", "both")}
         assert found.method == min(totals, key=totals.get)
-        assert f"has a median error of {min(totals.values()):.3f} of the variance and wins" in found.verdict
-        assert "Ridge regression, which learned from the hidden channel itself" in found.verdict
+        assert f"the smallest median error is {min(totals.values()):.3f} of the variance, by" in found.verdict
+        assert "Ridge regression learned from the hidden channel itself" in found.verdict
 
 
 def test_both_is_the_mean_and_windows_cover_every_sample():
@@ -205,6 +207,16 @@ def test_flat_channels_and_those_marked_as_bad_are_found():
     assert found.channels == NAMES
 
 
+def test_a_sound_recording_passes_through_with_auto(tmp_path):
+    found = repair(raw_of(waves(11)), masked(), bad=["auto"])
+    assert (found.filled, found.method, found.channels) == ((), "none", NAMES)
+    assert found.notes == ("no channel is marked as bad or bad by its samples, so nothing was filled in",)
+    truth = repair(raw_of(waves(11)), masked(), missing=["Fz"], method="splines", hidden=0)
+    np.testing.assert_array_equal(found.data, truth.data[:8])
+    assert {one.transducer_type for one in edfio.read_edf(found.save(tmp_path / "a.edf")).signals} == {""}
+    assert "no channel was filled in" in found.raw().info["description"]
+
+
 def test_old_names_and_labels_of_files_are_understood(tmp_path):
     labels = [f"EEG {name}-REF" for name in ("Fp1", "F3", "F4", "C3", "C4", "T3", "P4", "O2")]
     found = repair(edf(tmp_path / "a.edf", labels), masked(), bad=["T3", "EEG C3-REF"], method="splines", hidden=0)
@@ -220,7 +232,6 @@ def test_old_names_and_labels_of_files_are_understood(tmp_path):
         ({"bad": ["C3", "c3"]}, "'C3' and 'c3' are one channel; give each channel once"),
         ({"missing": ["Fz", "FZ"]}, "'FZ' is given twice as missing"),
         ({}, "no channel is marked as bad; --bad names those to fill in, or --bad auto looks for them"),
-        ({"bad": ["auto"]}, "no channel is bad by its samples or marked as bad"),
         ({"bad": list(NAMES)}, "all 8 EEG channels are marked as bad"),
         ({"bad": list(NAMES[:5])}, "3 good electrodes of a known place left to fill .* expected 4 or more"),
     ],
@@ -229,6 +240,14 @@ def test_a_mistake_is_one_line(choices, line):
     with pytest.raises(ChannelError, match=line) as caught:
         repair(raw_of(waves(5)), masked(), **choices)
     assert "\n" not in str(caught.value)
+
+
+def test_two_channels_of_one_electrode_are_told_apart():
+    names = (*NAMES[:7], "EEG C3-REF")
+    with pytest.raises(ChannelError, match="'C3' is also the electrode of another channel of the recording"):
+        repair(raw_of(waves(5), names), masked(), bad=["C3"])
+    found = repair(raw_of(waves(5), names), masked(), bad=["C3", "EEG C3-REF"], hidden=0)
+    assert found.channels == NAMES[:7]
 
 
 def test_other_mistakes_are_one_line():
@@ -409,3 +428,19 @@ def test_python_gives_one_recording_or_several(tmp_path):
     assert (Path(written) / written.recordings[0]["file"]).name.endswith("_eeg.fif")
     with pytest.raises(ConfigError, match="a recording lies in the folder out"):
         cerebro_eeg.repair(Path(written) / written.recordings[0]["file"], trained(), bad="C3", out=tmp_path / "out")
+
+
+# The page
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "repair.md").read_text(encoding="utf-8")
+    for line in re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines():
+        assert cli.main([*shlex.split(line)[1:], *(["--hidden", "2"] if " repair " in line else [])]) == 0
+    found: dict[str, object] = {}
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    exec(compile(code, "docs/repair.md", "exec"), found)
+    assert found["whole"].info["sfreq"] == 256
+    assert [one.name for one in found["found"].filled] == ["C3", "T8"]
+    assert (tmp_path / "repaired.edf").exists()

@@ -453,11 +453,9 @@ def repair(
         raise ConfigError(f"hidden is {hidden}; expected a number of channels, or 0 to measure no error")
     with reader_errors():
         wanted = _find_wanted(source, handling, filler.config, bad, missing)
-        if not wanted.fill:
+        if not wanted.fill and AUTO not in bad:  # a folder of recordings may have sound ones among them
             raise ChannelError(
-                "no channel is bad by its samples or marked as bad; --bad names those to fill in"
-                if AUTO in bad
-                else "no channel is marked as bad; --bad names those to fill in, or --bad auto looks for them"
+                "no channel is marked as bad; --bad names those to fill in, or --bad auto looks for them"
             )
         prepared = _open(source, filler.config, handling, wanted)
         stretches = _stretches(prepared)
@@ -468,6 +466,15 @@ def repair(
     if info is not None and (words := band_words(info, filler.config.signal, epochs=False)) is not None:
         inputs.say(logging.WARNING, words)
     good = tuple(channel.name for channel in prepared.channels)
+    twins = [name for name, _ in wanted.fill if name in good]
+    if twins:
+        raise ChannelError(
+            f"{listed(twins)} is also the electrode of another channel of the recording; name both with --bad, or "
+            "leave one out with --rename"
+        )
+    if not wanted.fill:
+        notes = ["no channel is marked as bad or bad by its samples, so nothing was filled in"]
+        return _assemble(None, filler, prepared, wanted, stretches, (), "none", method, notes, events)
     filling = ChannelFilling(filler, good, [name for name, _ in wanted.fill], scale)
     errors = hidden_errors(filler, good, stretches, scale, hidden)
     chosen, notes = _choose(method, filling, errors)
@@ -523,7 +530,7 @@ def _choose(method: Method, filling: ChannelFilling, errors: Sequence[HiddenChan
 
 
 def _assemble(
-    filling: ChannelFilling,
+    filling: ChannelFilling | None,
     filler: Filler,
     prepared: Preprocessed,
     wanted: _Wanted,
@@ -536,24 +543,26 @@ def _assemble(
 ) -> Repaired:
     """Put good and filled channels into the order of the file."""
     reasons = dict(wanted.fill)
-    kept = {name: place for place, name in enumerate(filling.good)}
+    good, fill = tuple(channel.name for channel in prepared.channels), tuple(reasons)
+    kept = {name: place for place, name in enumerate(good)}
     names = [name for name in wanted.order if name in kept or name in reasons]
-    names += [name for name in filling.good if name not in names]  # pairs, and what the reference made
-    columns = [kept[name] if name in kept else len(kept) + filling.fill.index(name) for name in names]
-    done = [
-        FilledStretch(one.onset, np.concatenate([one.data_TC, filling.stretch(method, one.data_TC)], 1)[:, columns])
-        for one in stretches
-    ]
+    names += [name for name in good if name not in names]  # pairs, and what the reference made
+    columns = [kept[name] if name in kept else len(kept) + fill.index(name) for name in names]
+
+    def whole(x_TC: Array) -> Array:
+        return x_TC if filling is None else np.concatenate([x_TC, filling.stretch(method, x_TC)], 1)
+
+    done = [FilledStretch(one.onset, whole(one.data_TC)[:, columns]) for one in stretches]
     short = sum(len(one.data_TC) for one in stretches if len(one.data_TC) < filler.samples)
     rate = prepared.plan.new_rate
-    if short and method != "splines":
+    if short and method in ("model", "both"):
         notes.append(
             f"{short / rate:.3g} s lie in stretches shorter than a window of the model: splines filled them in"
         )
     recording: Recording = prepared.recording
     own = filler.trained if filler.unable is None else frozenset[str]()
-    aside = [name for name in filling.good if not set(name.split("-")) <= own]
-    if aside and method != "splines":
+    aside = [name for name in good if not set(name.split("-")) <= own]
+    if aside and method in ("model", "both"):
         notes.append(f"the model did not see {listed(aside)}, which no window of its pre-training had")
     return Repaired(
         channels=tuple(names),

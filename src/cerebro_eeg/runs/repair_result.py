@@ -19,7 +19,12 @@ from cerebro_eeg.progress import counted
 
 AUTO = "auto"
 METHODS = ("splines", "both", "model")
-SAID = {"model": "the model", "splines": "spherical splines", "both": "the mean of model and splines"}
+SAID = {
+    "model": "the model",
+    "splines": "spherical splines",
+    "both": "the mean of model and splines",
+    "none": "nothing",
+}
 LARGEST = 2_000_000_000
 """Bytes of samples that one FIF file may hold."""
 
@@ -79,7 +84,7 @@ class Repaired(Shown):
     """In the order of the file; those that were not recorded come last."""
     filled: tuple[FilledChannel, ...]
     method: str
-    """What filled them in: model, splines or both."""
+    """What filled them in: model, splines or both; none where no channel was bad."""
     asked: str
     """What was asked for; auto lets the hidden channels decide."""
     model: str
@@ -138,15 +143,14 @@ class Repaired(Shown):
         count = len(self.hidden)
         best, *others = rivals
         said = ", ".join(f"{SAID[name]} {found[name]:.3f}" for name in others)
-        line = f"on {counted(count, 'hidden channel')} {SAID[best]} has a median error of {found[best]:.3f} of the "
-        line += "variance"
+        line = f"on {counted(count, 'hidden channel')} the smallest median error is {found[best]:.3f} of the variance, "
+        line += f"by {SAID[best]}"
         if others:
-            second = others[0]
-            more = sum((getattr(one, best) or 0.0) < (getattr(one, second) or 0.0) for one in self.hidden)
-            line += f" and wins ({said}); it is nearer than {SAID[second]} on {more} of {count}"
+            nearer = sum((getattr(one, best) or 0.0) < (getattr(one, others[0]) or 0.0) for one in self.hidden)
+            line += f" ({said}). It is nearer than {SAID[others[0]]} on {nearer} of {count}"
         if "ridge" in found:
             line += (
-                f". Ridge regression, which learned from the hidden channel itself, has {found['ridge']:.3f}; "
+                f". Ridge regression learned from the hidden channel itself and has {found['ridge']:.3f}; "
                 "a channel that was never good cannot have it"
             )
         return line
@@ -177,6 +181,8 @@ class Repaired(Shown):
 
     def description(self) -> str:
         """Return what a file says about itself: what was filled in, by what, and the band."""
+        if not self.filled:
+            return f"cerebro-eeg repair: no channel was filled in; {self.plan}"
         names = ", ".join(one.name for one in self.filled)
         weights = "" if self.method == "splines" else f" ({self.model})"
         return f"cerebro-eeg repair: filled in {names} by {SAID[self.method]}{weights}; {self.plan}"
@@ -202,7 +208,8 @@ class Repaired(Shown):
         return [event for event in moved if 0 <= event.onset < end]
 
     def _headline(self) -> str:
-        return f"{len(self.channels)} channels, of which {len(self.filled)} filled in by {SAID[self.method]}"
+        by = f" by {SAID[self.method]}" if self.filled else ""
+        return f"{len(self.channels)} channels, of which {len(self.filled)} filled in{by}"
 
     def _facts(self) -> Mapping[str, object]:
         return {
@@ -232,6 +239,7 @@ class Repaired(Shown):
             "asked": self.asked,
             "model": self.model,
             "sfreq": self.sfreq,
+            "start": self.start,
             "seconds": round(sum(len(one.data_TC) for one in self.stretches) / self.sfreq, 6),
             "gaps": [list(gap) for gap in self.gaps],
             "filters": self.plan,
