@@ -281,6 +281,21 @@ def test_weights_without_a_training_are_not_taken_for_a_model():
         repair(raw_of(waves(5)), model, bad=["C3"], method="model")
 
 
+def test_damaged_weights_are_named():
+    model = masked()
+    with torch.no_grad():
+        model.reconstruct.weight[0, 0] = torch.nan
+    with pytest.raises(CheckpointError, match=r"gives NaN or infinity .* first in reconstruct\.weight"):
+        repair(raw_of(waves(5)), model, bad=["C3"])
+
+
+def test_progress_reaches_the_end():
+    told = []
+    repair(raw_of(waves(61)), masked(), bad=["C3"], method="model", hidden=0, progress=lambda *at: told.append(at))
+    assert [seconds for seconds, _ in told] == sorted(seconds for seconds, _ in told)
+    assert told[-1] == (61.0, 61.0)
+
+
 def test_a_short_recording_measures_no_error_and_says_so():
     found = repair(raw_of(waves(1.5)), masked(), bad=["C3"])
     assert found.hidden == ()

@@ -245,6 +245,7 @@ def repair_recordings(
             hidden=hidden,
             events=events,
             handling=handling,
+            progress=tell,
         )
         name = None
         if out is None:

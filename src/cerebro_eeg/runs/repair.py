@@ -14,7 +14,7 @@ Legend: **T** samples of a stretch, **C** good channels, **F** channels to fill 
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -40,9 +40,10 @@ from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.model.filling import fill_in
 from cerebro_eeg.model.masked import MaskedCerebro
+from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.epochs import band_words, is_epochs
-from cerebro_eeg.runs.predict import find_checkpoint
+from cerebro_eeg.runs.predict import OnProgress, find_checkpoint
 from cerebro_eeg.runs.repair_result import (
     AUTO,
     METHODS,
@@ -289,15 +290,16 @@ class ChannelFilling:
             hidden_RN[:, len(self.seen) :] = True
             with evaluating(self._filler.model):
                 found_RNL = fill_in(self._filler.model, batch, hidden_RN.flatten(0, 1))
+            check_results(found_RNL.float().cpu().numpy(), self._filler.model)
             found = found_RNL.float().cpu().numpy().reshape(count, width, size)[:, len(self.seen) :].transpose(0, 2, 1)
             parts.append(self._in_microvolts(found, guess))
         whole: Array = np.concatenate(parts).astype(np.float32)
         return whole
 
-    def stretch(self, method: str, x_TC: NDArray[Any]) -> Array:
+    def stretch(self, method: str, x_TC: NDArray[Any], tell: Callable[[int], None] = lambda samples: None) -> Array:
         """Return (T, F) of a whole stretch; windows of the model overlap by half, and their sum fades over.
 
-        A stretch that is shorter than a window is filled in by splines.
+        A stretch that is shorter than a window is filled in by splines. ``tell`` is called with the samples done.
         """
         samples, size = self._filler.samples, len(x_TC)
         if method == "splines" or size < samples:
@@ -311,6 +313,7 @@ class ChannelFilling:
             for start, one in zip(some, filled, strict=True):
                 total[start : start + samples] += fade * one
                 weight[start : start + samples] += fade
+            tell(some[-1] + samples)
         found: Array = (total / weight).astype(np.float32)
         return found if method == "model" else (found + self.splines(x_TC[None])[0]) / 2
 
@@ -440,6 +443,7 @@ def repair(
     events: Collection[str] = (),
     device: str = "auto",
     handling: Handling = Handling(),
+    progress: OnProgress = lambda seconds, of: None,
 ) -> Repaired:
     """Fill in the bad and the missing channels of one recording; a file, or a Raw object of MNE.
 
@@ -474,11 +478,11 @@ def repair(
         )
     if not wanted.fill:
         notes = ["no channel is marked as bad or bad by its samples, so nothing was filled in"]
-        return _assemble(None, filler, prepared, wanted, stretches, (), "none", method, notes, events)
+        return _assemble(None, filler, prepared, wanted, stretches, (), "none", method, notes, events, progress)
     filling = ChannelFilling(filler, good, [name for name, _ in wanted.fill], scale)
     errors = hidden_errors(filler, good, stretches, scale, hidden)
     chosen, notes = _choose(method, filling, errors)
-    return _assemble(filling, filler, prepared, wanted, stretches, errors, chosen, method, notes, events)
+    return _assemble(filling, filler, prepared, wanted, stretches, errors, chosen, method, notes, events, progress)
 
 
 def _open(source: "Source", config: ModelConfig, handling: Handling, wanted: _Wanted) -> Preprocessed:
@@ -540,6 +544,7 @@ def _assemble(
     asked: str,
     notes: list[str],
     events: Collection[str],
+    progress: OnProgress,
 ) -> Repaired:
     """Put good and filled channels into the order of the file."""
     reasons = dict(wanted.fill)
@@ -549,12 +554,19 @@ def _assemble(
     names += [name for name in good if name not in names]  # pairs, and what the reference made
     columns = [kept[name] if name in kept else len(kept) + fill.index(name) for name in names]
 
-    def whole(x_TC: Array) -> Array:
-        return x_TC if filling is None else np.concatenate([x_TC, filling.stretch(method, x_TC)], 1)
-
-    done = [FilledStretch(one.onset, whole(one.data_TC)[:, columns]) for one in stretches]
-    short = sum(len(one.data_TC) for one in stretches if len(one.data_TC) < filler.samples)
     rate = prepared.plan.new_rate
+
+    def whole(one: FilledStretch) -> Array:
+        if filling is None:
+            return one.data_TC
+
+        def tell(samples: int) -> None:
+            progress(one.onset + samples / rate, prepared.recording.end)
+
+        return np.concatenate([one.data_TC, filling.stretch(method, one.data_TC, tell)], 1)
+
+    done = [FilledStretch(one.onset, whole(one)[:, columns]) for one in stretches]
+    short = sum(len(one.data_TC) for one in stretches if len(one.data_TC) < filler.samples)
     if short and method in ("model", "both"):
         notes.append(
             f"{short / rate:.3g} s lie in stretches shorter than a window of the model: splines filled them in"
