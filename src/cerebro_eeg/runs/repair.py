@@ -135,8 +135,6 @@ def _unable(model: MaskedCerebro) -> str | None:
         return "the checkpoint records no training, so what it fills in is random; give pre-trained weights"
     if patches.kind != "waveform" or patches.stride != patches.length:
         return "the model does not reconstruct waveforms side by side; give weights of waveform patches without gaps"
-    if model.config.normalization not in ("zscore", "none", "scale", "recording", "minmax"):
-        return f"the model normalises by {model.config.normalization!r}, which cannot be undone"
     return None
 
 
