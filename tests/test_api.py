@@ -35,7 +35,19 @@ from cerebro_eeg.files import file_sum
 from predict_files import edf
 from train_stores import make_store
 
-VERBS = ("compare", "embed", "evaluate", "finetune", "info", "predict", "prepare", "pretrain", "simulate", "verify")
+VERBS = (
+    "compare",
+    "embed",
+    "evaluate",
+    "finetune",
+    "info",
+    "predict",
+    "prepare",
+    "pretrain",
+    "repair",
+    "simulate",
+    "verify",
+)
 STUB = Path(cerebro_eeg.__file__).with_name("api.pyi")
 HOMES = {
     "Embedding": "cerebro_eeg.runs.embed",
@@ -43,6 +55,8 @@ HOMES = {
     "Prediction": "cerebro_eeg.runs.decisions",
     "PredictResult": "cerebro_eeg.commands.predict",
     "EmbedResult": "cerebro_eeg.commands.embed",
+    "Repaired": "cerebro_eeg.runs.repair_result",
+    "RepairResult": "cerebro_eeg.commands.repair",
 }
 
 

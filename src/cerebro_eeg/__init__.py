@@ -1,7 +1,8 @@
 """CEReBrO, a compact EEG foundation model with alternating attention.
 
 The verbs of the command line are functions with the same words: ``prepare``, ``pretrain``, ``finetune``, ``evaluate``,
-``compare``, ``predict``, ``embed``, ``simulate``, ``verify``, ``info``. ``open_store`` gives windows as arrays.
+``compare``, ``predict``, ``embed``, ``repair``, ``simulate``, ``verify``, ``info``. ``open_store`` gives windows as
+arrays.
 
 The public names load at their first use, so ``import cerebro_eeg`` and ``cerebro-eeg --help`` do not load torch.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         predict,
         prepare,
         pretrain,
+        repair,
         simulate,
         verify,
     )
@@ -66,6 +68,7 @@ __all__ = [
     "preset",
     "pretrain",
     "read_features",
+    "repair",
     "simulate",
     "verify",
 ]
@@ -99,6 +102,7 @@ _HOMES = {
     "preset": "cerebro_eeg.config",
     "pretrain": "cerebro_eeg.api",
     "read_features": "cerebro_eeg.runs.features",
+    "repair": "cerebro_eeg.api",
     "simulate": "cerebro_eeg.api",
     "verify": "cerebro_eeg.api",
 }

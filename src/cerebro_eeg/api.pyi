@@ -13,11 +13,13 @@ from cerebro_eeg.commands.info_recording import RecordingSummary
 from cerebro_eeg.commands.info_store import StoreSummary
 from cerebro_eeg.commands.predict import PredictResult
 from cerebro_eeg.commands.prepare import PrepareResult
+from cerebro_eeg.commands.repair import RepairResult
 from cerebro_eeg.commands.simulate import SimulateResult
 from cerebro_eeg.runs.compare_result import CompareResult
 from cerebro_eeg.runs.decisions import Prediction
 from cerebro_eeg.runs.embed import Embedding
 from cerebro_eeg.runs.features import FeatureTable
+from cerebro_eeg.runs.repair_result import Repaired
 from cerebro_eeg.runs.results import EvaluateResult, FinetuneResult, PretrainResult
 from cerebro_eeg.runs.verify import VerifyResult
 
@@ -645,6 +647,67 @@ def pretrain(
         readers: Threads that read windows; beside a GPU each has a process do it.
         save_minutes: Between two saves of the state.
         loggers: Beside metrics.jsonl.
+    """
+
+def repair(
+    recordings: Any,
+    model: Any,
+    *,
+    bad: str | Sequence[str] = (),
+    missing: str | Sequence[str] = (),
+    out: str | PathLike[str] | None = None,
+    method: Literal["auto", "both", "model", "splines"] = "auto",
+    hidden: int = 8,
+    format: Literal["edf", "fif"] = "edf",
+    events: str | Sequence[str] = (),
+    unknown: Literal["error", "drop", "nearest", "nearest_or_drop"] = "error",
+    mains: float | None = None,
+    unit: str | None = None,
+    rename: str | PathLike[str] | None = None,
+    sfreq: float | None = None,
+    channels_from: str | PathLike[str] | None = None,
+    key: str | PathLike[str] | None = None,
+    map: str | PathLike[str] | None = None,
+    show_paths: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Repaired | RepairResult:
+    """Fill in bad or missing channels of recordings, and measure the error on good channels that are hidden on purpose.
+
+    One recording (a file, or a Raw object of MNE) gives a Repaired: all channels in microvolts, filtered and at the
+    model's rate, with raw() for MNE, save() for a file and errors. A list, a folder or out=... gives a RepairResult. A
+    warning tells where recordings could not be used, and its ``failures`` have the reasons. Research software, not a
+    medical device.
+
+    Try, for example:
+      cerebro_eeg.repair("night.edf", "small-open", bad=["C3", "T4"]).raw()
+      cerebro_eeg.repair("night.edf", "small-open", bad="auto").verdict
+      cerebro_eeg.repair("path/to/files", "small-open", bad="auto", out="repaired", format="fif")
+
+    Args:
+        recordings: A file, a Raw object of MNE, a folder that is searched for files, or a list of paths.
+        model: Pre-trained weights: small-open, a checkpoint, the folder of a pre-training, or a MaskedCerebro.
+        bad: Channels to fill in, by label or electrode; auto takes those that are flat, clipped, disconnected, absurdly
+            scaled or without numbers. Those that a recording marks as bad are filled in, too.
+        missing: Electrodes to fill in that were not recorded.
+        out: A folder for the repaired recordings and repair.json; otherwise no file is written.
+        method: What fills in: auto takes what has the smallest error on the hidden channels; both is the mean of model
+            and splines.
+        hidden: Good channels that are hidden, one at a time, to measure the error; 0 for none.
+        format: Of the files in out. EDF cannot hold gaps; FIF needs the package mne.
+        events: Annotation texts that may stay, each exactly as it is in the file; others may name a person.
+        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
+            electrode where the file has positions.
+        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
+        sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
+        channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
+        key: The file with the key that ids are made with; otherwise the one in your config folder.
+        map: A private file that is told which path each id stands for.
+        show_paths: Name recordings by their paths, too; they may say who was recorded.
+        device: auto, cpu, cuda, cuda:1 or mps; a model in memory stays where it is.
+        threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
     """
 
 def simulate(

@@ -44,6 +44,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("cerebro_eeg.commands.compare:compare", "one honest table: simple rivals and networks beside CEReBrO"),
     "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
     "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),
+    "repair": (
+        "cerebro_eeg.commands.repair:repair",
+        "bad or missing channels filled in, and how far off that is",
+    ),
     "verify": ("cerebro_eeg.commands.verify:verify", "whether stores, runs, checkpoints and features are undamaged"),
     "bench": ("cerebro_eeg.commands.bench:bench", "how fast this is here, against the best rivals"),
 }

@@ -24,10 +24,10 @@ _FIRST = re.compile(r"^([a-z][a-z0-9_]*)(?= (?:is|was) )")
 _IN_PYTHON = contextvars.ContextVar("cerebro_eeg_in_python", default=False)
 _FLAG = re.compile(
     r"(?<![\w-])--(no-)?([a-z][a-z-]*[a-z])(?:[ =]([0-9][0-9.]*|N|FILE|none|auto|cpu|as_is|nearest|drop|keep|fsdp|uV|"
-    r"stock|subject|recording|majority|signal)(?![\w-]))?"
+    r"stock|subject|recording|majority|signal|splines|fif)(?![\w-]))?"
 )
 _VERB = re.compile(
-    r"\bcerebro-eeg (?=(?:compare|embed|evaluate|finetune|info|predict|prepare|pretrain|simulate|verify)\b)"
+    r"\bcerebro-eeg (?=(?:compare|embed|evaluate|finetune|info|predict|prepare|pretrain|repair|simulate|verify)\b)"
 )
 SWITCHES = frozenset(
     "again balanced capture causal deterministic dry-run everything explain few freeze legacy new-subjects paper "

@@ -1,4 +1,4 @@
-"""``predict`` and ``embed`` as Python has them: one recording gives arrays, several give what the verbs give.
+"""``predict``, ``embed`` and ``repair`` as Python has them: one recording gives arrays, several what the verbs give.
 
 The verbs of the command line write files. Here files are written where ``out`` names them. Otherwise everything is
 returned.
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from cerebro_eeg.commands.embed import EmbedResult
 from cerebro_eeg.commands.predict import PredictResult
 from cerebro_eeg.commands.python_call import convert
+from cerebro_eeg.commands.repair import RepairResult
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.runs.settings import Handling
+from cerebro_eeg.runs.settings import Handling, Unknown
 
 if TYPE_CHECKING:
     from cerebro_eeg.runs.decisions import Prediction
     from cerebro_eeg.runs.embed import Embedding
     from cerebro_eeg.runs.features import FeatureTable
+    from cerebro_eeg.runs.repair_result import Repaired
 
 
 def predict(
@@ -185,6 +187,97 @@ def embed(
         if found.file is None:
             raise ConfigError(f"no recording could be used: {found.failures[0].text(show_paths)}")
         return replace(read_features(found), failures=found.failures, trouble=found.trouble, remarks=found.notes)
+
+
+def repair(
+    recordings: Any,
+    model: Any,
+    /,
+    *,
+    bad: tuple[str, ...] = (),
+    missing: tuple[str, ...] = (),
+    out: Path | None = None,
+    method: Literal["auto", "both", "model", "splines"] = "auto",
+    hidden: int = 8,
+    format: Literal["edf", "fif"] = "edf",
+    events: tuple[str, ...] = (),
+    unknown: Unknown = "error",
+    mains: float | None = None,
+    unit: str | None = None,
+    rename: Path | None = None,
+    sfreq: float | None = None,
+    channels_from: Path | None = None,
+    key: Path | None = None,
+    map: Path | None = None,
+    show_paths: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+) -> "Repaired | RepairResult":
+    """Fill in bad or missing channels of recordings, and measure the error on good channels that are hidden on purpose.
+
+    One recording (a file, or a Raw object of MNE) gives a Repaired: all channels in microvolts, filtered and at the
+    model's rate, with raw() for MNE, save() for a file and errors. A list, a folder or out=... gives a RepairResult. A
+    warning tells where recordings could not be used, and its ``failures`` have the reasons. Research software, not a
+    medical device.
+
+    Try, for example:
+      cerebro_eeg.repair("night.edf", "small-open", bad=["C3", "T4"]).raw()
+      cerebro_eeg.repair("night.edf", "small-open", bad="auto").verdict
+      cerebro_eeg.repair("path/to/files", "small-open", bad="auto", out="repaired", format="fif")
+
+    Args:
+        recordings: A file, a Raw object of MNE, a folder that is searched for files, or a list of paths.
+        model: Pre-trained weights: small-open, a checkpoint, the folder of a pre-training, or a MaskedCerebro.
+        bad: Channels to fill in, by label or electrode; auto takes those that are flat, clipped, disconnected, absurdly
+            scaled or without numbers. Those that a recording marks as bad are filled in, too.
+        missing: Electrodes to fill in that were not recorded.
+        out: A folder for the repaired recordings and repair.json; otherwise no file is written.
+        method: What fills in: auto takes what has the smallest error on the hidden channels; both is the mean of model
+            and splines.
+        hidden: Good channels that are hidden, one at a time, to measure the error; 0 for none.
+        format: Of the files in out. EDF cannot hold gaps; FIF needs the package mne.
+        events: Annotation texts that may stay, each exactly as it is in the file; others may name a person.
+        unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
+            electrode where the file has positions.
+        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
+        rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
+        sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
+        channels_from: Of arrays that do not say them: a text file with the names of the channels, one a line.
+        key: The file with the key that ids are made with; otherwise the one in your config folder.
+        map: A private file that is told which path each id stands for.
+        show_paths: Name recordings by their paths, too; they may say who was recorded.
+        device: auto, cpu, cuda, cuda:1 or mps; a model in memory stays where it is.
+        threads: Of the CPU; otherwise torch's choice. Fewer may be faster on a busy machine.
+    """
+    from cerebro_eeg.commands.repair import repair_recordings
+    from cerebro_eeg.runs.repair import repair as repair_one
+    from cerebro_eeg.runs.signals import check_facts
+    from cerebro_eeg.train.distributed import choose_threads
+
+    handling = Handling(
+        unknown=unknown, mains=mains, unit=unit, rename=rename, sfreq=sfreq, channels_from=channels_from
+    )
+    choices: dict[str, Any] = {"bad": bad, "missing": missing, "method": method, "hidden": hidden, "events": events}
+    if _is_one(recordings) and out is None:
+        _only_several(map=map, show_paths=show_paths or None)
+        choose_threads(threads)
+        source = _source(recordings)
+        check_facts(source, handling)
+        return repair_one(source, _model(model), device=device, handling=handling, **choices)
+    return repair_recordings(
+        _model(model),
+        _paths(recordings),
+        out=out,
+        format=format,
+        handling=handling,
+        key=key,
+        map=map,
+        show_paths=show_paths,
+        device=device,
+        threads=threads,
+        **choices,
+    )
 
 
 def _is_one(recordings: Any) -> bool:

@@ -134,6 +134,7 @@ def _kind(path: Path) -> str:
             ("store", "store.json" in names or shards),
             ("run", "run.json" in names),
             ("predictions", "decisions.json" in names),
+            ("repaired recordings", "repair.json" in names),
             ("checkpoint", "model.safetensors" in names),
             ("folder", SUMS in names),
         ]
