@@ -2,8 +2,8 @@
 A MOABB pipeline
 ================
 
-MOABB scores pipelines of scikit-learn on many data sets with one protocol. Its ``FakeDataset`` holds noise, so the score is
-about one half; put a real data set in its place. This page is run where MOABB is installed.
+MOABB scores pipelines of scikit-learn on many data sets with one protocol. Its ``FakeDataset`` holds noise, so the
+score is about one half; put a real data set in its place. This page is run where MOABB is installed.
 """
 
 # %%

@@ -418,6 +418,7 @@ def test_blocks_without_modules(mode, counts, bias, cast, fused, monkeypatch):
     assert torch.equal(x, given)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("kernels_on_cpu")
 def test_an_mlp_in_two_halves(monkeypatch):
     """The second half may be smaller. The constant HALVED decides from how many bytes on there are two halves."""
@@ -484,6 +485,7 @@ def test_a_stack_that_is_touched_anywhere_runs_as_modules_everywhere(way, monkey
     as_exact(fast, plain, wanted, HALF)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("kernels_on_cpu")
 def test_blocks_without_modules_need_five_times_their_tokens(monkeypatch):
     """They are x, y, q, k and v, or x, y and half of the hidden layer. Tokens given with ``own`` are overwritten."""

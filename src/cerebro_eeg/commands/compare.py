@@ -81,8 +81,8 @@ def compare(
     say_first(progress, [no_report()])
     if labels is None and store.is_dir() and not (store / "store.json").exists():
         raise StoreError(
-            "this folder is not a store: it has no store.json; say labels='table.csv' if it holds recordings, or make a "
-            "store of them with cerebro-eeg prepare"
+            "this folder is not a store: it has no store.json; say labels='table.csv' if it holds recordings, or make "
+            "a store of them with cerebro-eeg prepare"
         )
     if labels is not None:
         store = _prepared(store, labels, Path(f"{out}-store"), progress)
