@@ -14,7 +14,7 @@ import torch
 
 import cerebro_eeg
 from cerebro_eeg import Batch, MaskedCerebro, cli
-from cerebro_eeg.channels.electrodes import IDS, POSITIONS
+from cerebro_eeg.channels.electrodes import IDS, POSITIONS, TEN_TWENTY
 from cerebro_eeg.config import ModelConfig, Normalization, ObjectiveConfig, Training
 from cerebro_eeg.data.filtering.splines import from_the_others
 from cerebro_eeg.data.reading.edf_writer import write_recording
@@ -194,6 +194,18 @@ def test_filling_in_is_the_reconstruction_of_pre_training(style):
     with torch.no_grad():
         found = model(batch)
     torch.testing.assert_close(fill_in(model, batch, found.masked_RN), found.predicted_RNL)
+
+
+def test_the_objective_of_the_page_hides_whole_channels():
+    page = (Path(__file__).parents[2] / "docs" / "repair.md").read_text(encoding="utf-8")
+    given = re.search(r"ObjectiveConfig\((.*?)\)", page)[1]
+    objective = eval(f"dict({given})")
+    torch.manual_seed(0)
+    model = MaskedCerebro(masked(window=1280).config, ObjectiveConfig(**objective)).eval()
+    batch = Batch.dense(torch.randn(4, 19, 1280), torch.tensor([(IDS[name], 0) for name in TEN_TWENTY]))
+    hidden = model(batch).masked_RN.view(4, 19, 20).sum(-1)
+    assert hidden.sum(1).tolist() == [38] * 4  # a tenth of 380 tokens: one channel and most of another
+    assert hidden.sort(1).values[:, -2:].tolist() == [[18, 20]] * 4
 
 
 # Which channels
