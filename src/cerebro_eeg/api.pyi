@@ -135,7 +135,7 @@ def embed(
         untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was trained, drop them, or use them as they are.
         too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        mains: Mains frequency in Hz; otherwise estimated: several recordings vote, and one is asked itself.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
@@ -215,6 +215,7 @@ def finetune(
         "auto",
         "mean",
         "moments",
+        "attention",
         "channels",
         "power",
         "tangent",
@@ -453,7 +454,7 @@ def predict(
         untrained: Channels of electrodes that no window trained: refuse the recording, use the nearest that was trained, drop them, or use them as they are.
         too_many: A recording with more channels than the model takes: refuse it, or keep some spread over the head.
         quality: Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        mains: Mains frequency in Hz; otherwise estimated: several recordings vote, and one is asked itself.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.
@@ -698,7 +699,7 @@ def repair(
         events: Annotation texts that may stay, each exactly as it is in the file; others may name a person.
         unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
             electrode where the file has positions.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        mains: Mains frequency in Hz; otherwise estimated: several recordings vote, and one is asked itself.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.

@@ -43,7 +43,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "compare": ("cerebro_eeg.commands.compare:compare", "one honest table: simple rivals and networks beside CEReBrO"),
     "predict": ("cerebro_eeg.commands.predict:predict", "what a fine-tuned model says of new recordings"),
-    "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings as .npz or .parquet"),
+    "embed": ("cerebro_eeg.commands.embed:embed", "features of recordings or of a store, as .npz, .csv or .parquet"),
     "repair": (
         "cerebro_eeg.commands.repair:repair",
         "bad or missing channels filled in, and how far off that is",

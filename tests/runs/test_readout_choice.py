@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from inspect import signature
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from cerebro_eeg.runs.readout_choice import (
     STACKS,
     WIDE,
     BandLearner,
+    ReadoutName,
     fit_readout,
     fitting_names,
     head_outputs,
@@ -393,3 +396,10 @@ def test_adapters_begin_with_the_read_outs_probe_and_are_not_worse_on_validation
     first = next(line["validation_auroc"] for line in lines if line["step"] == 0)
     assert one.validation >= first > 0.6
     assert Cerebro.from_pretrained(weights_of(one)).head.readout.parts == READOUTS["encoder"]
+
+
+def test_the_command_and_the_library_know_the_same_read_outs():
+    from cerebro_eeg.commands.finetune import finetune
+
+    asked, _ = get_args(signature(finetune, eval_str=True).parameters["readout"].annotation)
+    assert get_args(asked) == get_args(ReadoutName)

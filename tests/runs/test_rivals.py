@@ -128,7 +128,7 @@ def test_the_verdict_is_of_the_best_rival():
     assert rivals.verdict([weak, strong]).startswith("strong with a linear model wins by 0.050 over 12 subjects")
     assert rivals.verdict([weak]).startswith("this model wins: 0.200 ahead of the best rival, weak")
     assert rivals.verdict([row(0.01, 0.6)]).startswith("no winner")
-    assert "allow no interval" in rivals.verdict([{**row(0.01, None), "low": None, "high": None}])
+    assert "no interval is possible with" in rivals.verdict([{**row(0.01, None), "low": None, "high": None}])
 
 
 def test_equal_models_have_no_winner():

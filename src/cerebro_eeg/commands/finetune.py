@@ -39,6 +39,7 @@ def finetune(
         "auto",
         "mean",
         "moments",
+        "attention",
         "channels",
         "power",
         "tangent",

@@ -158,7 +158,7 @@ def repair(
         events: Annotation texts that may stay, each exactly as it is in the file; others may name a person.
         unknown: Channels whose labels are not understood: refuse the recording, drop them, or take the nearest
             electrode where the file has positions.
-        mains: Mains frequency in Hz; otherwise estimated for each recording.
+        mains: Mains frequency in Hz; otherwise estimated: several recordings vote, and one is asked itself.
         unit: uV, nV, mV or V, of channels whose own unit is blank or unknown.
         rename: A table of two columns: a channel's name in the files, and its electrode, or nothing to leave it out.
         sfreq: Of arrays (.npy, .mat, tables of numbers) that do not say it: samples per second.

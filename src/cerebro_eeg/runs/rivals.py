@@ -438,7 +438,8 @@ def _verdict(best: Mapping[str, Any]) -> str:
     who = f"{best['subjects']} subjects"
     if above is None:
         side = "ahead of" if best["difference"] > 0 else "behind"
-        return f"this model is {size:.3f} {side} the best rival, {name}; {who} and folds allow no interval here"
+        none = f"no interval is possible with {who} and these folds"
+        return f"this model is {size:.3f} {side} the best rival, {name}; {none}"
     if above >= WIN:
         return f"this model wins: {size:.3f} ahead of the best rival, {name}, over {who}"
     if best["below"] >= WIN:

@@ -81,7 +81,7 @@ class Handling:
     quality: Quality = "keep"
     """Flat, clipped, disconnected or absurdly scaled channels: keep them, drop them, or refuse the recording."""
     mains: float | None = None
-    """Mains frequency in Hz; otherwise estimated for each recording."""
+    """Mains frequency in Hz; otherwise estimated: several recordings vote, and one is asked itself."""
     unit: str | None = None
     """uV, nV, mV or V, of channels whose own unit is blank or unknown."""
     rename: Path | None = None

@@ -332,7 +332,7 @@ def subjects_line(splits: Sequence[Split]) -> str:
     half = half_width(kind, asked.names, truth, units[name])
     who = counted(len(np.unique(units[name])), f"{name} {first.unit}")
     if half is None:
-        return f"{line}; {who} allow no interval: a second one is missing, or one of each class"
+        return f"{line}; no interval is possible with {who}: a second one is missing, or one of each class"
     score = title(primary(kind, asked.names))
     return (
         f"{line}; with {who} expect 95 % intervals of about ±{half:.2f} {score}: much smaller differences stay unseen"

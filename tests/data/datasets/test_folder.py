@@ -457,3 +457,11 @@ def test_a_table_with_other_names_gives_the_same_recipe_and_says_so(tmp_path):
     assert said in theirs.about
     assert "by their meaning" not in ours.about
     assert [(i.subject, i.labels) for i in ours.find()] == [(i.subject, i.labels) for i in theirs.find()]
+
+
+def test_a_table_without_a_column_that_is_understood_is_refused(tmp_path):
+    """It would make a store without a task, and the user would find out much later."""
+    edf(tmp_path / "eeg" / "a.edf")
+    table = write(tmp_path / "table.csv", "file,foo", "a.edf,1")
+    with pytest.raises(InputError, match="no column whose meaning is known"):
+        folder(tmp_path / "eeg", labels=table)

@@ -83,6 +83,11 @@ def folder(
     found, task = _with_path_labels(sources, label, table)
     if task is not None and not found:
         raise InputError(f"{TABLE} has no row with a label, a target or a split; give one that labels something")
+    if labels is not None and task is None and not table.subjects:
+        raise InputError(
+            f"{TABLE} has no column whose meaning is known beside the files; expected label (or targets, or subject): "
+            "name the column with the classes label"
+        )
     shared = _UNITS[split or "subject"]
     notes, hints = [], []
     if table.has_splits:

@@ -112,7 +112,10 @@ def open_recording(
         return from_raw(source, policy, unit)
     if hasattr(source, "event_id") and hasattr(source, "drop_log"):
         return from_epochs(source, policy, unit)
-    raise InputError(f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}")
+    raise InputError(
+        f"a recording is a file, or an MNE Raw or Epochs object; got {type(source).__name__}. For windows in an array "
+        "use the embed method of a Cerebro; for a long array save it as .npy and say its rate"
+    )
 
 
 def _strict_twins(policy: ChannelPolicy) -> ChannelPolicy:
