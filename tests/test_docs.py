@@ -50,6 +50,7 @@ PAGES = sorted(
 OTHERS = {  # flags of other programs, of scripts and of every verb
     *("nproc-per-node", "nworkers", "nthreads", "help", "json", "debug", "version", "mini", "tueg", "tuab", "neonate"),
     *("nv", "nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "no-cache-dir"),  # of a container and of torchrun
+    "signals-to-handle",
     *("job-name", "array", "cpus-per-task", "mem", "time", "nodes", "gpus-per-node", "ntasks-per-node"),  # of Slurm
     *("signal", "requeue"),
     *("page", "section", "csv", "found", "query-gpu", "format", "print-source", "windows", "draws"),

@@ -112,7 +112,10 @@ def test_links_lead_somewhere():
         *(ROOT / "src").rglob("*.md"),
     ]:
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert link.startswith(("https://", "http://")) or (path.parent / link).exists(), (path.name, link)
+            file = path.parent / link
+            if link.startswith("examples/"):  # `make docs` writes this folder, from the scripts of the gallery
+                file = ROOT / "docs" / "gallery" / {"index": "README.rst"}.get(file.name, f"{file.name}.py")
+            assert link.startswith(("https://", "http://")) or file.exists(), (path.name, link)
 
 
 def test_statement_of_independence():

@@ -69,7 +69,8 @@ def compare(
         repeats: Divisions of the subjects into five folds; scores are averaged over them.
         seeds: Of random weights, small networks and trainings; each is scored.
         balanced: Weigh classes so that all weigh the same.
-        test: Score the test split; with test=False cross-validation is all, as often as you like.
+        test: Score the test split, once. With test=False it stays untouched: cross-validation is all, as often as you
+            like.
         untrained: What to do with electrodes that the weights never saw.
         resamples: Draws of subjects for the intervals.
         device: auto, cpu, cuda, cuda:1 or mps.
@@ -192,8 +193,9 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
-        rivals: Simple rivals (band power, covariances in bands, both, with narrow bands; each with a linear model)
-            on the same test windows, with the paired difference over subjects and a sentence on who wins.
+        rivals: Compare with simple rivals on the same test windows; rivals=False leaves them out. They are band power,
+            covariances in bands, both, and these with narrow bands, each with a linear model. The paired difference
+            over subjects is shown, and a sentence says who wins.
         random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
             always there.
         device: auto, cpu, cuda, cuda:1 or mps.
@@ -322,8 +324,9 @@ def finetune(
         rate: What to do with a store of another rate than the model's.
         untrained: With freeze=True, lora or few=True: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
-        rivals: Simple rivals (band power, filter-bank covariance, both, each with a linear model) on the same
-            validation windows, and who wins; one that wins is saved beside the trainings, in the folder simple.
+        rivals: Compare with simple rivals on the same validation windows; rivals=False leaves them out. They are band
+            power, covariances in bands, both, and these with narrow bands, each with a linear model. One that wins is
+            saved beside the trainings, in the folder simple.
         random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
             always there.
         set: Any other field, as name=value: finetune.drop_path=0.2.
@@ -513,8 +516,8 @@ def prepare(
         dataset: What the source is: openeeg, folder, bids, moabb, tueg, tuab, tusz, tuep, tusl, seed, neonate or mobi.
         source: The folder that holds the corpus; nothing is written to it.
         out: The folder of the store; made where there is none, gone on with where there is one.
-        dry_run: Only say what would be made of each recording, from their heads, and which option would help those that
-            would be skipped; nothing is stored.
+        dry_run: Only say what would be made of each recording, from file headers, and which option would help
+            those that would be skipped; nothing is stored.
         table: With dry-run: a CSV file to write, with a row for each recording.
         workers: Processes to use; -1 for one a core, 0 for none but this one.
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.

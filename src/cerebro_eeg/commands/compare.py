@@ -66,7 +66,8 @@ def compare(
         repeats: Divisions of the subjects into five folds; scores are averaged over them.
         seeds: Of random weights, small networks and trainings; each is scored.
         balanced: Weigh classes so that all weigh the same.
-        test: Score the test split; with --no-test cross-validation is all, as often as you like.
+        test: Score the test split, once. With --no-test it stays untouched: cross-validation is all, as often as you
+            like.
         untrained: What to do with electrodes that the weights never saw.
         resamples: Draws of subjects for the intervals.
         device: auto, cpu, cuda, cuda:1 or mps.

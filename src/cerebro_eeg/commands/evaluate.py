@@ -68,8 +68,9 @@ def evaluate(
         events: Score events also where no class is called a seizure; the last of two classes is the event.
         untrained: What to do with channels of electrodes that no window trained; otherwise as in the run.
         resamples: Draws of subjects for the intervals.
-        rivals: Simple rivals (band power, covariances in bands, both, with narrow bands; each with a linear model)
-            on the same test windows, with the paired difference over subjects and a sentence on who wins.
+        rivals: Compare with simple rivals on the same test windows; --no-rivals leaves them out. They are band power,
+            covariances in bands, both, and these with narrow bands, each with a linear model. The paired difference
+            over subjects is shown, and a sentence says who wins.
         random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
             always there.
         device: auto, cpu, cuda, cuda:1 or mps.

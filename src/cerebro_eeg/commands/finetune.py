@@ -133,8 +133,9 @@ def finetune(
         rate: What to do with a store of another rate than the model's.
         untrained: With --freeze, --lora or --few: what to do with electrodes that the weights never saw.
         paper: Keep the batch size, however few steps an epoch has.
-        rivals: Simple rivals (band power, filter-bank covariance, both, each with a linear model) on the same
-            validation windows, and who wins; one that wins is saved beside the trainings, in the folder simple.
+        rivals: Compare with simple rivals on the same validation windows; --no-rivals leaves them out. They are band
+            power, covariances in bands, both, and these with narrow bands, each with a linear model. One that wins is
+            saved beside the trainings, in the folder simple.
         random_weights: Beside the rivals also a head on random weights, the control for pre-training; on a GPU it is
             always there.
         set: Any other field, as name=value: finetune.drop_path=0.2.

@@ -273,8 +273,8 @@ def prepare(
         dataset: What the source is: openeeg, folder, bids, moabb, tueg, tuab, tusz, tuep, tusl, seed, neonate or mobi.
         source: The folder that holds the corpus; nothing is written to it.
         out: The folder of the store; made where there is none, gone on with where there is one.
-        dry_run: Only say what would be made of each recording, from their heads, and which option would help those that
-            would be skipped; nothing is stored.
+        dry_run: Only say what would be made of each recording, from file headers, and which option would help
+            those that would be skipped; nothing is stored.
         table: With dry-run: a CSV file to write, with a row for each recording.
         workers: Processes to use; -1 for one a core, 0 for none but this one.
         part: k/n, to prepare the k-th of n parts, each by a job of its own, at any time and into one store.

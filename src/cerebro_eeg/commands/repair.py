@@ -134,11 +134,11 @@ def repair(
 ) -> RepairResult:
     """Fill in bad or missing channels of recordings, and measure the error on good channels that are hidden on purpose.
 
-    A pre-trained model, the spherical splines of MNE, or the mean of both fills them in: what is nearest on the hidden
-    channels of that recording. Ridge regression stands beside as a yardstick. All channels are written as the model
-    sees them: filtered, at its rate, EEG alone. A file names no person and says which channels were filled in. No input
-    is overwritten. The exit code is 6 where recordings could not be used; the others are done all the same. Research
-    software, not a medical device.
+    A pre-trained model, the spherical splines of MNE, or the mean of both fills them in. The one with the smallest
+    error on the hidden channels of that recording is taken. Ridge regression stands beside as a yardstick. All channels
+    are written as the model sees them: filtered, at its rate, EEG alone. A file names no person and says which channels
+    were filled in. No input is overwritten. The exit code is 6 where recordings could not be used; the others are done
+    all the same. Research software, not a medical device.
 
     Try, for example:
       cerebro-eeg repair small-open night.edf --bad C3 T4 --out repaired
