@@ -40,7 +40,8 @@ test: $(STAMP)  ## set up, then linters, types, layer contract and tests; skippe
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
-docs: .venv/.docs  ## the documentation site, with its gallery run anew, in docs/_build/html; warnings are errors
+docs: .venv/.docs  ## the documentation site in docs/_build/html; the code of its pages and its gallery are run
+	$(BIN)/python -m pytest -m docs -n 2 -q
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

@@ -56,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: runs long; only `make soak` runs it")
+    config.addinivalue_line("markers", "docs: runs the code of a page; `make docs` runs it")
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
 
 

@@ -743,6 +743,7 @@ def test_errors_are_ours(weights):
         CerebroClassifier("no-such-model", ch_names=NAMES).fit(X, Y, groups=GROUPS)
 
 
+@pytest.mark.docs
 def test_the_page_runs(tmp_path):
     """Every block of docs/scikit-learn.md, one after the other, in a process of its own."""
     page = (Path(__file__).parent.parent / "docs" / "scikit-learn.md").read_text(encoding="utf-8")

@@ -33,6 +33,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.docs
 def test_the_page_runs(folder, capsys):
     names: dict = {}
     with mne.use_log_level("error"):

@@ -38,6 +38,7 @@ def test_python_runs(tmp_path):
     assert "(12, 192)" in said  # a minute of the recording, with the weights that are shipped
 
 
+@pytest.mark.docs
 def test_python_of_the_docs_runs(tmp_path):
     assert "my-model: all 106 tensors loaded\n" in run_python(PYTHON, tmp_path)
 

@@ -461,6 +461,7 @@ def test_it_says_what_it_is():
     )
 
 
+@pytest.mark.docs
 def test_the_example_of_the_docs(tmp_path):
     page = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8").partition("## Live")[2].partition("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

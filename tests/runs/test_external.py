@@ -588,6 +588,7 @@ def test_rivals_are_fitted_anew_on_shared_channels_and_the_saved_one_stands_alon
 # On the command line
 
 
+@pytest.mark.docs
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Two simulated sites with other devices: the commands of docs/training.md, as they are."""
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")

@@ -249,7 +249,7 @@ def test_the_recipe_learns_what_a_probe_cannot(store, pretrained, tmp_path):
     assert (kept["few"], kept["lora"], kept["steps"]) == (True, 8, 200)
 
 
-@pytest.mark.parametrize("lr", [1e-4, 3e-2, 1.0])
+@pytest.mark.parametrize("lr", [*(pytest.param(lr, marks=pytest.mark.soak) for lr in (1e-4, 3e-2)), 1.0])
 def test_the_recipe_is_never_worse_on_validation_than_its_probe(store, pretrained, tmp_path, lr):
     for task in ("alpha", "third", "level"):
         probe = tune(store, tmp_path / f"{task}-probe", pretrained, task=task, freeze=True).trained[0]

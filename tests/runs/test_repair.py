@@ -460,6 +460,7 @@ def test_python_gives_one_recording_or_several(tmp_path):
 # The page
 
 
+@pytest.mark.docs
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "repair.md").read_text(encoding="utf-8")

@@ -127,6 +127,7 @@ def test_a_killed_worker_loses_nothing_and_stores_nothing_twice(cluster, tmp_pat
     assert found.hash == prepare(recipe, tmp_path / "whole").hash
 
 
+@pytest.mark.soak
 def test_a_file_that_kills_its_workers_is_skipped(cluster, tmp_path):
     cluster.scheduler.allowed_failures = 0  # one at a time and one alone: two deaths are enough for a test
     try:

@@ -40,6 +40,7 @@ def source(tmp_path_factory):
     return folder
 
 
+@pytest.mark.soak
 def test_an_older_processor_gives_the_same_hash(source, tmp_path):
     here = prepared(source, tmp_path / "here")
     assert len(here.recordings) == 3
