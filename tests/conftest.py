@@ -11,6 +11,7 @@ down: a limit ends a test that hangs, and never measures speed.
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -66,6 +67,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             _skip("gpu", "needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test start trainings side by side, in other processes, because the machine happens to have many cores."""
+    if (module := sys.modules.get("cerebro_eeg.runs.side_by_side")) is not None:
+        monkeypatch.setattr(module, "cores", lambda: 2)
 
 
 @pytest.fixture(scope="session")

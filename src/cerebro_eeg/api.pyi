@@ -237,6 +237,7 @@ def finetune(
     seeds: int = 1,
     seed: int = 0,
     folds: int | None = None,
+    at_once: int | None = None,
     balanced: bool = False,
     centring: bool = True,
     epochs: int | None = None,
@@ -271,9 +272,9 @@ def finetune(
 ) -> FinetuneResult:
     """Train a task of a store: all of a pre-trained model, only a linear head on it, or a new model.
 
-    Selection is on the validation split alone; the test split is not read. Several seeds or folds are trained one after
-    the other. Interrupted or killed, start it again with the same call; other steps or epochs are taken until a
-    training is finished.
+    Selection is on the validation split alone; the test split is not read. Seeds and folds are trained side by side
+    where the machine has room. Interrupted or killed, start it again with the same call; other steps or epochs
+    are taken until a training is finished.
 
     Try, for example:
       cerebro_eeg.finetune("my-store", task="eyes", from_="my-run", out="eyes", seeds=5)
@@ -308,6 +309,8 @@ def finetune(
             nothing at random and is trained once.
         seed: The first of them.
         folds: Divide by subject into so many folds (or use the corpus's own): each is tested once, the next validates.
+        at_once: How many seeds and folds are trained at the same time, each in a process of its own; otherwise what
+            fits, on a GPU up to 8, on a CPU one for every 2 cores. 1 trains one after the other.
         balanced: Weigh classes so that all weigh the same.
         centring: With freeze=True: features may be centred per subject, which suits recordings with all classes; choose
             centring=False if you will predict recordings of one class only.

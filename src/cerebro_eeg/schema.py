@@ -70,7 +70,7 @@ def _check(hint: Any, value: Any, base: Any, where: str) -> Any:
         if value in args and isinstance(value, str):
             return value
         raise ConfigError(f"{where} is {shown(value)}; choose one of {', '.join(map(str, args))}")
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter of Literal["a"] | None
         if value is None and type(None) in args:
             return None
         return _check(next(a for a in args if a is not type(None)), value, base, where)

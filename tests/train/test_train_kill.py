@@ -65,7 +65,7 @@ def train(spec, point, at):
     elif point == "log":
         before(Log, "write")
     elif point == "start":
-        before(loop, "_step")
+        before(loop.StepComputer, "begin")
     elif point == "saved":
         save = loop.save
 

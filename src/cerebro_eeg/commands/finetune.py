@@ -15,7 +15,7 @@ GROUPS = {
     "what learns": ("freeze", "lora", "few", "balanced", "centring", "solver"),
     "what the head reads": ("readout",),
     "how long": ("epochs", "steps", "minutes", "patience"),
-    "how often": ("seeds", "seed", "folds"),
+    "how often": ("seeds", "seed", "folds", "at_once"),
     "windows and electrodes": ("seconds", "stride", "labels", "rate", "untrained"),
     "what it is compared with": ("rivals", "random_weights"),
     "hyper-parameters": ("preset", "config", "batch_size", "lr", "paper", "set"),
@@ -59,6 +59,7 @@ def finetune(
     seeds: int = 1,
     seed: int = 0,
     folds: int | None = None,
+    at_once: int | None = None,
     balanced: bool = False,
     centring: bool = True,
     epochs: int | None = None,
@@ -80,9 +81,9 @@ def finetune(
 ) -> FinetuneResult:
     """Train a task of a store: all of a pre-trained model, only a linear head on it, or a new model.
 
-    Selection is on the validation split alone; the test split is not read. Several seeds or folds are trained one after
-    the other. Interrupted or killed, start it again with the same command; other --steps or --epochs are taken until a
-    training is finished.
+    Selection is on the validation split alone; the test split is not read. Seeds and folds are trained side by side
+    where the machine has room. Interrupted or killed, start it again with the same command; other --steps or --epochs
+    are taken until a training is finished.
 
     Try, for example:
       cerebro-eeg finetune my-store --task eyes --from my-run --out eyes --seeds 5
@@ -117,6 +118,8 @@ def finetune(
             nothing at random and is trained once.
         seed: The first of them.
         folds: Divide by subject into so many folds (or use the corpus's own): each is tested once, the next validates.
+        at_once: How many seeds and folds are trained at the same time, each in a process of its own; otherwise what
+            fits, on a GPU up to 8, on a CPU one for every 2 cores. 1 trains one after the other.
         balanced: Weigh classes so that all weigh the same.
         centring: With --freeze: features may be centred per subject, which suits recordings with all classes; choose
             --no-centring if you will predict recordings of one class only.
@@ -210,6 +213,7 @@ def finetune(
             start,
             rivals=rivals,
             random_weights=random_weights,
+            at_once=at_once,
             say=progress.say,
             tell=steps_line.tell,
         )

@@ -40,9 +40,8 @@ class StepLine:
 def _gpu_memory() -> str:
     import torch
 
-    if not torch.cuda.is_available():
-        return ""
-    return f"  {in_bytes(torch.cuda.max_memory_allocated())} of GPU memory"
+    used = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0  # other processes are not counted
+    return f"  {in_bytes(used)} of GPU memory" if used else ""
 
 
 def no_report() -> str | None:

@@ -8,9 +8,11 @@ Legend: **B** windows, **R** rows, **T** samples, **K** outputs.
 
 import contextlib
 import dataclasses
+import functools
 import json
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +40,7 @@ from cerebro_eeg.runs import few_subjects
 from cerebro_eeg.runs.external_record import training_data, write_training_data
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
 from cerebro_eeg.runs.folder import RunFolder, given_names
+from cerebro_eeg.runs.gpu_sharing import shared_gpu
 from cerebro_eeg.runs.packages import is_installed, require_packages
 from cerebro_eeg.runs.probe import fit_probe, one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, seen_before
@@ -45,6 +48,7 @@ from cerebro_eeg.runs.readout_choice import (
     READOUTS,
     FittedReadout,
     ReadoutName,
+    ask_readout,
     fit_readout,
     fitting_names,
     head_outputs,
@@ -55,6 +59,7 @@ from cerebro_eeg.runs.readout_choice import (
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
 from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.settings import Engine, Untrained
+from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes, train_side_by_side
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
 from cerebro_eeg.runs.training import (
@@ -67,6 +72,7 @@ from cerebro_eeg.runs.training import (
     fill_batches,
     fit_batch,
     gathered,
+    memory_room,
     plan_length,
     steps_within,
     time_limit,
@@ -90,7 +96,7 @@ from cerebro_eeg.runs.windows import (
     training_record,
     untrained_electrodes,
 )
-from cerebro_eeg.schema import to_dict
+from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.scores.tables import positive_of
@@ -146,13 +152,15 @@ def finetune(
     *,
     rivals: bool = True,
     random_weights: bool = False,
+    at_once: int | None = None,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> FinetuneResult:
     """Train for every fold and every seed that matters, from the weights of ``start`` or from new ones.
 
     With ``rivals`` simple features with a linear model are scored on the validation windows as well. On a GPU, or with
-    ``random_weights``, so is a head on random weights.
+    ``random_weights``, so is a head on random weights. ``at_once`` is how many trainings run side by side; None takes
+    what suits this machine.
     """
     began, folder = time.monotonic(), RunFolder(out)
     time_limit(options.minutes, options.steps)  # raises an error before any work
@@ -160,10 +168,7 @@ def finetune(
     require_packages("sklearn", why="finetune")
     with contextlib.ExitStack() as stack:
         processes, say, tell = stack.enter_context(training_processes(folder, engine, say, tell))
-        store = Store(store_folder)
-        task = read_task(store, options.task, options.seconds, options.stride, options.labels)
-        splits = list(find_splits(store, task, options.folds))
-        few_subjects.check_splits(options, splits)
+        store, task, splits = _read_splits(store_folder, options)
         weights = None if start is None else stack.enter_context(usable_weights(start, say))
         alike = options.freeze and options.solver == "exact" and weights is not None  # one encoder for all folds
         folds = fold_features(splits) if alike else None
@@ -177,13 +182,14 @@ def finetune(
         say(subjects_line(splits))
         for line in filter(None, [one_for_all(settings), seen.text(), _lacks_events(task)]):
             say(f"note: {line}")
-        trained, seeds = [], seeds_that_differ(settings)
-        for split in splits:
-            for seed in seeds:
-                inside = RunFolder(out / split.name / f"seed-{seed}")
-                if len(splits) * len(seeds) > 1:
-                    say(f"{split.name + ', ' if split.name else ''}seed {seed}")
-                trained.append(_train(shared, split, seed, inside, say, tell))
+        seeds = seeds_that_differ(settings)
+        trainings = [SeedAndFold(split.name, seed) for split in splits for seed in seeds]
+        _train_side_by_side(shared, trainings, store_folder, out, at_once, say, tell)
+        trained, of_name = [], {split.name: split for split in splits}
+        for one in trainings:  # what is finished is only read
+            if len(trainings) > 1 and not is_finished(_folder_of(out, one)):
+                say(one.name)
+            trained.append(_train(shared, of_name[one.fold], one.seed, _folder_of(out, one), say, tell))
         if processes.first:
             write_training_data(out, training_data(store, shared.hash, splits))
         beside = _beside_rivals(shared, splits, seeds, out, random_weights, say) if rivals else None
@@ -199,6 +205,104 @@ def finetune(
             seen.to_dict(),
             beside,
         )
+
+
+def _read_splits(store_folder: Path, options: FinetuneOptions) -> tuple[Store, LabelledTask, list[Split]]:
+    """Return the store, the task and its splits, one for each fold."""
+    store = Store(store_folder)
+    task = read_task(store, options.task, options.seconds, options.stride, options.labels)
+    splits = list(find_splits(store, task, options.folds))
+    few_subjects.check_splits(options, splits)
+    return store, task, splits
+
+
+def _train_side_by_side(
+    shared: "_Shared",
+    trainings: Sequence[SeedAndFold],
+    store_folder: Path,
+    out: Path,
+    at_once: int | None,
+    say: Say,
+    tell: Tell,
+) -> None:
+    """Do the trainings that are not finished yet at the same time, where that suits the machine or was asked for."""
+    waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
+    config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
+    windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
+    plan = plan_processes(at_once, len(waiting), shared.processes, shared.engine, config, windows, batch)
+    if plan is None:
+        return
+    say(plan.line(len(waiting)))
+    with contextlib.ExitStack() as stack:
+        features = None
+        if shared.folds is not None:
+            features = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _compute_features(shared, say)
+            shared.folds.save(features)
+        settings = {
+            "store": str(store_folder.absolute()),
+            "out": str(out.absolute()),
+            "preset": to_dict(shared.preset),
+            "options": to_dict(shared.options),
+            "engine": to_dict(plan.engine),
+            "start": None if shared.start is None else str(shared.start),
+            "at_once": plan.processes,
+            "features": None if features is None else str(features),
+            "room": plan.room,
+        }
+        environment = stack.enter_context(shared_gpu(say)) if shared.processes.device.type == "cuda" else {}
+        done = functools.partial(_line, out)
+        train_side_by_side(settings, waiting, plan.processes, done=done, environment=environment, say=say, tell=tell)
+
+
+def _line(out: Path, one: SeedAndFold) -> str:
+    """Return a line about a training that is finished."""
+    found = _read_finished(_folder_of(out, one), one.fold, one.seed)
+    if found.validation is None:
+        return "trained without validation"
+    return f"validation {found.metric} {found.validation:.4f}"
+
+
+def _compute_features(shared: "_Shared", say: Say) -> None:
+    """Compute what the heads of all folds read of the frozen encoder."""
+    assert shared.folds is not None
+    options, processes = shared.options, shared.processes
+    model = _make_model(shared, options.seeds[0], shared.splits[0]).to(processes.device)
+    for split in shared.splits:
+        electrodes = _choose_electrodes(shared, model, split, say)
+        if options.readout is None:
+            _mean_features(shared, model, split, electrodes, say)
+        else:
+            asked = ask_readout(model, split, options.readout, processes, electrodes=electrodes, say=say)
+            asked.features(model, shared.store, split, processes, electrodes, shared.folds, say)
+
+
+@contextlib.contextmanager
+def trainer(settings: Mapping[str, Any], say: Say, tell: Tell) -> Iterator[Callable[[SeedAndFold], TrainedResult]]:
+    """Yield a function that does one of the trainings of a run, for a process of ``side_by_side.py``."""
+    options, engine = from_dict(FinetuneOptions, settings["options"]), from_dict(Engine, settings["engine"])
+    preset = from_dict(Preset, settings["preset"])
+    start, features = (None if settings[name] is None else Path(settings[name]) for name in ("start", "features"))
+    with training_processes(None, engine, say, tell) as (processes, say, tell), memory_room(settings["room"]):
+        store, task, splits = _read_splits(Path(settings["store"]), options)
+        folds = None if features is None else FoldFeatures.load(features, splits)
+        shared = _Shared(
+            processes,
+            store,
+            store.hash(),
+            task,
+            preset,
+            options,
+            engine,
+            start,
+            splits,
+            folds,
+            settings["at_once"],
+            True,
+        )
+        by_name = {split.name: split for split in splits}
+        out = Path(settings["out"])
+        yield lambda one: _train(shared, by_name[one.fold], one.seed, _folder_of(out, one), say, tell)
 
 
 def train_on(
@@ -300,6 +404,10 @@ class _Shared:
     splits: Sequence[Split]
     folds: FoldFeatures | None
     """Features that folds share, where the encoder is frozen and the same in all."""
+    at_once: int = 1
+    """How many trainings run side by side."""
+    terse: bool = False
+    """Whether validations are not printed, as for trainings side by side."""
 
     def settings(self, splits: Sequence[Split]) -> dict[str, Any]:
         """Return the settings of the run for ``run.json``."""
@@ -365,7 +473,7 @@ def _beside_rivals(
 
 def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:
     """Train one seed and fold, or return the result of a training that is finished."""
-    if (folder.path / "finished.json").exists():
+    if is_finished(folder):
         if shared.processes.first:
             _remove_unfinished(folder)
         return _read_finished(folder, split.name, seed)
@@ -453,11 +561,7 @@ def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout 
     model.to(processes.device)
     if shared.options.readout is not None:
         return _fit_readout(shared, one, say)
-    kept = {
-        name: predict_windows(model, shared.store, part, processes, electrodes=one.electrodes, read=features, say=say)
-        for name, part in (("train", split.train), ("validation", split.validation))
-        if part is not None
-    }
+    kept = _mean_features(shared, model, split, one.electrodes, say)
     probe = fit_probe(
         shared.store,
         split.train,
@@ -478,6 +582,21 @@ def _train_probe(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout 
     if processes.first:
         write_text(folder.path / "probe.json", json.dumps({"strength": probe.strength, "scores": probe.scores}) + "\n")
     return None
+
+
+def _mean_features(
+    shared: _Shared, model: Cerebro, split: Split, electrodes: Electrodes | None, say: Say
+) -> dict[str, NDArray[np.float32]]:
+    """Return the means of the last tokens for the windows of a split; folds share them."""
+
+    def compute(windows: Windows) -> NDArray[np.float32]:
+        return predict_windows(
+            model, shared.store, windows, shared.processes, electrodes=electrodes, read=features, say=say
+        )
+
+    parts = {"train": split.train, "validation": split.validation}
+    of = compute if shared.folds is None else shared.folds.means(compute)
+    return {name: of(part) for name, part in parts.items() if part is not None}
 
 
 def _fit_readout(shared: _Shared, one: _OneTraining, say: Say) -> FittedReadout:
@@ -525,7 +644,8 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     config, table, windows = model.config, shared.preset.finetune, split.train
     batch = fit_batch(table.batch_size, len(windows), options.paper, say)
     order = Order(seed, [len(windows)], batch)
-    limit = time_limit(options.minutes, options.steps, len(shared.splits) * len(options.seeds))
+    turns = -(-len(shared.splits) * len(options.seeds) // shared.at_once)
+    limit = time_limit(options.minutes, options.steps, turns)
     arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
     layer_decay = table.layer_decay if shared.start is not None else 1.0  # new lower layers must learn as fast
@@ -585,7 +705,8 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
                     metric, score = _validate(shared, one, run, epoch)
                     passed = -(-step.step // order.steps(1))  # another number than the epoch only with --few
                     log.write(step.step, epoch=passed, **{f"validation_{metric}": score})
-                    say(_validation_line(run, metric, score))
+                    if not shared.terse:
+                        say(_validation_line(run, metric, score))
                     if epoch - run.progress.notes["best_epoch"] >= options.patience:
                         run.progress.notes["finished"] = True
     notes = run.progress.notes
@@ -686,6 +807,16 @@ def _validation_answers(
     output = head_outputs(one.model, store, split.validation, shared.processes, electrodes=one.electrodes)
     found = to_predictions(store, split.validation, _unscaled(output, split))
     return found, found
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Return whether a training is finished."""
+    return (folder.path / "finished.json").exists()
+
+
+def _folder_of(out: Path, one: SeedAndFold) -> RunFolder:
+    """Return the folder of a training inside of its run."""
+    return RunFolder(out / one.fold / f"seed-{one.seed}")
 
 
 def _remove_unfinished(folder: RunFolder) -> None:

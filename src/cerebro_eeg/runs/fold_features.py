@@ -5,11 +5,13 @@ principal components of tokens differ, because each fold fits them on its own tr
 need them are computed for every fold in the same pass. So the features of a fold are those that it would compute alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from cerebro_eeg.batch import Batch
@@ -33,8 +35,33 @@ class FoldFeatures:
     def __init__(self, splits: Sequence[Split]) -> None:
         self._splits = splits
         self._kept: KeptFeatures | None = None
-        self._fitted: dict[str, Readout] = {}
-        """The part that is fitted, of each fold."""
+        self._fitted: dict[str, dict[str, torch.Tensor]] = {}
+        """The numbers of the part that is fitted, of each fold."""
+
+    def means(self, compute: Callable[[Windows], NDArray[np.float32]]) -> Callable[[Windows], NDArray[np.float32]]:
+        """Return a function for the means of the last tokens, which ``compute`` computes once for each window.
+
+        These are the paper's read-out. Use one object for means or for ``features``, not for both.
+        """
+        self._kept = self._kept or KeptFeatures(compute)
+        return self._kept.of
+
+    def save(self, folder: Path) -> None:
+        """Write the features of all windows so far to a folder, for other processes of this machine."""
+        assert self._kept is not None
+        self._kept.save(folder)
+        for number, split in enumerate(self._splits):
+            if split.name in self._fitted:
+                save_file(self._fitted[split.name], folder / f"fold-{number}.safetensors")
+
+    @staticmethod
+    def load(folder: Path, splits: Sequence[Split]) -> "FoldFeatures":
+        """Return features that another process has saved, for the same splits."""
+        found = FoldFeatures(splits)
+        found._kept = KeptFeatures.load(folder)
+        files = {split.name: folder / f"fold-{number}.safetensors" for number, split in enumerate(splits)}
+        found._fitted = {name: load_file(path) for name, path in files.items() if path.exists()}
+        return found
 
     def features(
         self,
@@ -54,8 +81,8 @@ class FoldFeatures:
         if self._kept is None:
             self._kept = self._begin(readout, model, store, processes, electrodes, say)
         if fold in self._fitted:
-            readout.centre_D.copy_(self._fitted[fold].centre_D)
-            readout.components_DK.copy_(self._fitted[fold].components_DK)
+            readout.centre_D.copy_(self._fitted[fold]["centre_D"])
+            readout.components_DK.copy_(self._fitted[fold]["components_DK"])
         columns = self._columns(readout, fold)
         return {part: self._kept.of(windows)[:, columns] for part, windows in used.items()}
 
@@ -70,14 +97,16 @@ class FoldFeatures:
     ) -> KeptFeatures:
         """Fit the components of every fold, and return features that are computed when they are asked for."""
         parts, channels = readout.config.parts, readout.config.channels
+        of_folds: list[Readout] = []
         if FITTED in parts:
             for split in self._splits:
                 found = Readout(readout_config((FITTED,), channels), model.config).to(processes.device)
                 fit_token_components(found, model, store, split.train, processes, electrodes)
-                self._fitted[split.name] = found
+                of_folds.append(found)
+                self._fitted[split.name] = {"centre_D": found.centre_D, "components_DK": found.components_DK}
         alike = tuple(part for part in parts if part != FITTED)
         readouts = [Readout(readout_config(alike, channels), model.config).to(processes.device)] if alike else []
-        readouts += self._fitted.values()
+        readouts += of_folds
         layers = readout.layers()
 
         def read(module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -167,6 +167,56 @@ class FittedReadout:
         return f"{over}: {listed}; chosen: {found.name}{how}"
 
 
+@dataclasses.dataclass(frozen=True)
+class AskedReadout:
+    """What is computed before a head is fitted: the features of these windows, for all read-outs to choose from."""
+
+    names: tuple[str, ...]
+    readout: Readout
+    """With the parts of all candidates."""
+    used: dict[str, Windows]
+    """The windows that the head is fitted on, by split."""
+
+    def features(
+        self,
+        model: Cerebro,
+        store: Store,
+        split: Split,
+        processes: ProcessGroup,
+        electrodes: Electrodes | None,
+        folds: "FoldFeatures | None",
+        say: Say,
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the features of the windows by split; those that folds can share are computed once for all."""
+        readout = self.readout
+        if folds is not None and readout.bands is None and "attention" not in readout.config.parts:
+            return folds.features(readout, model, store, split.name, self.used, processes, electrodes, say)
+        fit_token_components(readout, model, store, split.train, processes, electrodes)
+        return {
+            part: raw_features(model, readout, store, windows, processes, electrodes, say)
+            for part, windows in self.used.items()
+        }
+
+
+def ask_readout(
+    model: Cerebro,
+    split: Split,
+    name: str,
+    processes: ProcessGroup,
+    *,
+    electrodes: Electrodes | None = None,
+    validate: bool = True,
+    say: Say = lambda line: None,
+) -> AskedReadout:
+    """Return the read-outs that a name stands for, and the windows that their heads are fitted on."""
+    channels = shared_channels(split, electrodes)
+    names = fitting_names(name, channels, say)
+    candidates, _ = members(names)
+    parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
+    readout = Readout(readout_config(parts, channels), model.config).to(processes.device)
+    return AskedReadout(names, readout, parts_to_fit(split, validate, say))
+
+
 def fit_readout(
     model: Cerebro,
     store: Store,
@@ -188,25 +238,14 @@ def fit_readout(
     fewer than three subjects, or with too many windows, only training subjects do. ``folds`` share the features of an
     encoder that is the same in all of them. ``strength`` is the inverse regularisation, or None to choose it as well.
     """
-    channels = shared_channels(split, electrodes)
-    names = fitting_names(name, channels, say)
-    candidates, stacks = members(names)
-    parts = tuple(dict.fromkeys(part for of in candidates.values() for part in of))
-    config = readout_config(parts, channels)
-    readout = Readout(config, model.config).to(processes.device)
-    sizes = dict(zip(parts, widths(config, model.config), strict=True))
-    used, learner = parts_to_fit(split, validate, say), None
-    if folds is not None and readout.bands is None and "attention" not in parts:
-        raw = folds.features(readout, model, store, split.name, used, processes, electrodes, say)
-    else:
-        fit_token_components(readout, model, store, split.train, processes, electrodes)
-        if readout.bands is not None:
-            learner = BandLearner(readout, store, list(used.values()), processes, electrodes, balanced)
-            readout.bands.load_state_dict(learner.fitted().state_dict())
-        raw = {
-            part: raw_features(model, readout, store, windows, processes, electrodes, say)
-            for part, windows in used.items()
-        }
+    asked = ask_readout(model, split, name, processes, electrodes=electrodes, validate=validate, say=say)
+    readout, used, learner = asked.readout, asked.used, None
+    if readout.bands is not None:
+        learner = BandLearner(readout, store, list(used.values()), processes, electrodes, balanced)
+        readout.bands.load_state_dict(learner.fitted().state_dict())
+    raw = asked.features(model, store, split, processes, electrodes, folds, say)
+    names, (candidates, stacks) = asked.names, members(asked.names)
+    sizes = dict(zip(readout.config.parts, widths(readout.config, model.config), strict=True))
     data = labelled([(windows, raw[part]) for part, windows in used.items()], sizes)
     if learner is not None:
         data = dataclasses.replace(data, learners={"bands": learner})

@@ -5,6 +5,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -131,16 +132,31 @@ def features(model: nn.Module, batch: Batch) -> torch.Tensor:
 class KeptFeatures:
     """Features of windows in memory. Folds share most of their windows, and each window is computed once."""
 
-    def __init__(self, compute: Callable[[Windows], NDArray[np.float32]]) -> None:
+    def __init__(self, compute: Callable[[Windows], NDArray[np.float32]] | None) -> None:
         self._compute = compute
         self._row: dict[int, int] = {}
         self._found: NDArray[np.float32] | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write all features so far to a folder, for other processes of this machine."""
+        assert self._found is not None
+        np.save(folder / "windows.npy", np.array(list(self._row), np.int64), allow_pickle=False)
+        np.save(folder / "features.npy", self._found, allow_pickle=False)
+
+    @staticmethod
+    def load(folder: Path) -> "KeptFeatures":
+        """Return features that another process has saved. They stay in the file, which all processes share."""
+        found = KeptFeatures(None)
+        found._row = {key: row for row, key in enumerate(np.load(folder / "windows.npy").tolist())}
+        found._found = np.load(folder / "features.npy", mmap_mode="r")
+        return found
 
     def of(self, windows: Windows) -> NDArray[np.float32]:
         """Return the features (n, P) of the windows, in their order."""
         keys = windows.keys().tolist()
         new = [place for place, key in enumerate(keys) if key not in self._row]
         if new:
+            assert self._compute is not None
             found = self._compute(windows.take(np.array(new, np.int64)))
             for place in new:
                 self._row[keys[place]] = len(self._row)

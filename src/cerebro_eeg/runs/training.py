@@ -5,6 +5,7 @@ this order, and does its own work between the steps.
 """
 
 import contextlib
+import contextvars
 import errno
 import gc
 import math
@@ -63,20 +64,24 @@ Tell = Callable[[loop.StepReport, int, int], None]
 
 @contextlib.contextmanager
 def training_processes(
-    folder: RunFolder, engine: Engine, say: Say, tell: Tell
+    folder: RunFolder | None, engine: Engine, say: Say, tell: Tell
 ) -> Iterator[tuple[ProcessGroup, Say, Tell]]:
-    """Join the process group of a run and lock its folder. Only the first process prints."""
+    """Join the process group of a run and lock its folder, if it is not locked yet. Only the first process prints."""
     require_packages(*engine.loggers, why="--loggers")
     with (
         clear_errors(),
         loop.stoppable(),
         _engine_settings(engine),
         process_group(engine.device, engine.strategy) as processes,
-        folder.locked() if processes.first else unheard(),
+        _locked(folder) if processes.first else unheard(),
     ):
         if not processes.first:
             say, tell = lambda line: None, lambda report, steps, batch: None
         yield processes, say, tell
+
+
+def _locked(folder: RunFolder | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if folder is None else folder.locked()
 
 
 @contextlib.contextmanager
@@ -198,14 +203,42 @@ def count_micro_batches(
         )
     micro = engine.micro_batch
     if micro is None:
-        room = CPU_BYTES if processes.device.type != "cuda" else _gpu_room(processes.device)
-        kept = cost(config, channels, samples)
-        needed = kept.forward_bytes if engine.recompute else kept.forward_bytes + kept.backward_bytes
-        if choose_precision(engine, processes.device) == "bf16":  # most of the kept tensors are then half as large
-            needed = needed * 2 // 3
-        micro = max(1, room // max(1, needed))
+        needed = kept_bytes(engine, processes.device, config, channels, samples)
+        micro = max(1, room_for_activations(processes.device) // max(1, needed))
     most = -(-batch // processes.size)
     return min(-(-most // micro), batch // processes.size)
+
+
+def kept_bytes(engine: Engine, device: torch.device, config: ModelConfig, channels: int, samples: int) -> int:
+    """Return the bytes that a window needs on a device in a training step."""
+    kept = cost(config, channels, samples)
+    needed = kept.forward_bytes if engine.recompute else kept.forward_bytes + kept.backward_bytes
+    if choose_precision(engine, device) == "bf16":  # most of the kept tensors are then half as large
+        needed = needed * 2 // 3
+    return needed
+
+
+def room_for_activations(device: torch.device) -> int:
+    """Return the bytes that the kept activations of a step may take."""
+    if (given := _room.get()) is not None:
+        return given
+    return _gpu_room(device) if device.type == "cuda" else CPU_BYTES
+
+
+_room = contextvars.ContextVar[int | None]("room", default=None)
+
+
+@contextlib.contextmanager
+def memory_room(bytes: int | None) -> Iterator[None]:
+    """Let kept activations take so many bytes while the block lasts: those of a training that is alone on its GPU.
+
+    Trainings side by side then take as many micro-batches as one after the other, and their weights are the same bits.
+    """
+    token = _room.set(bytes)
+    try:
+        yield
+    finally:
+        _room.reset(token)
 
 
 def _gpu_room(device: torch.device) -> int:

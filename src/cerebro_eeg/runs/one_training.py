@@ -1,0 +1,111 @@
+"""A process of ``side_by_side.py``: it does trainings of ``finetune``, one after the other, as it is told.
+
+It reads and writes lines of JSON. What else would be written to standard output goes to standard error.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from cerebro_eeg import errors
+from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.runs.side_by_side import SeedAndFold, lines_of
+from cerebro_eeg.train.loop import StepReport
+
+EVERY = 0.2
+"""Seconds between two reports of steps."""
+
+
+class Answers:
+    """What the process tells the one that started it."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)  # whatever prints must not disturb the protocol
+        self._lock = threading.Lock()
+        self._last = 0.0
+
+    def send(self, kind: str, value: Any) -> None:
+        """Send a line; nothing where the other process is gone."""
+        try:
+            with self._lock:
+                self._stream.write(json.dumps({kind: value}) + "\n")
+                self._stream.flush()
+        except BrokenPipeError:
+            return
+
+    def say(self, line: str) -> None:
+        """Have a line printed."""
+        self.send("say", line)
+
+    def tell(self, report: StepReport, steps: int, batch: int) -> None:
+        """Have a step shown, if the last one was shown some time ago."""
+        now = time.monotonic()
+        if now - self._last >= EVERY or report.step == steps:
+            self._last = now
+            about = {"step": report.step, "steps": steps, "loss": report.loss, "lr": report.lr, "batch": batch}
+            self.send("step", about)
+
+
+class AskedTrainings:
+    """The lines that the process is sent. When they end during a training, the process is asked to save and stop."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.busy = False
+        """Whether a training is going on."""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (line := self._lines.get()) is not None:
+            yield line
+
+    def _listen(self) -> None:
+        for line in lines_of(sys.stdin):
+            self._lines.put(line)
+        self._lines.put(None)
+        if self.busy:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Do the trainings that the process is asked for."""
+    answers, asked = Answers(), AskedTrainings()
+    lines = iter(asked)
+    settings = next(lines, None)
+    if settings is None:
+        return
+    try:
+        from cerebro_eeg.runs.finetune import trainer
+
+        with trainer(settings, answers.say, answers.tell) as train:
+            for line in lines:
+                asked.busy = True
+                train(SeedAndFold(line["fold"], line["seed"]))
+                asked.busy = False
+                answers.send("done", None)
+    except CerebroError as error:
+        answers.send("failed", {"kind": _kind(error), "text": str(error.args[-1]) if error.args else ""})
+    except Exception as error:
+        traceback.print_exc()
+        answers.send("failed", {"kind": "TrainingError", "text": f"{type(error).__name__}: {error}"})
+
+
+def _kind(error: CerebroError) -> str:
+    """Return the name of the class that an error with nothing but a message has."""
+    plain = (errors.ConfigError, errors.StoppedError, errors.TrainingError, errors.StoreError, errors.CheckpointError)
+    for cls in (*plain, errors.ChannelError, errors.InputError):
+        if isinstance(error, cls):
+            return cls.__name__
+    return CerebroError.__name__
+
+
+if __name__ == "__main__":
+    main()

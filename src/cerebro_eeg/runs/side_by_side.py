@@ -1,0 +1,353 @@
+"""Trainings side by side: seeds and folds at the same time, each in a process of its own.
+
+A training of a small model fills neither a GPU nor a CPU with many cores. So ``finetune`` starts some processes and
+gives each one training after the other. A process computes what the command itself would: with as many threads and
+micro-batches its weights are the same bits.
+
+The protocol: lines of JSON. A process (``one_training.py``) reads a line with the settings and then one line for each
+training. It answers with lines to print, steps, and in the end "done" or an error. If its input ends, it saves and
+stops, so none goes on without the command that started it.
+"""
+
+import json
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+import torch
+
+from cerebro_eeg import errors
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.data.batching.windows import Windows
+from cerebro_eeg.errors import CerebroError, TrainingError
+from cerebro_eeg.files import parse_json
+from cerebro_eeg.progress import counted
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.training import Say, Tell, kept_bytes, room_for_activations, usual_channels
+from cerebro_eeg.schema import require
+from cerebro_eeg.train.distributed import ProcessGroup
+from cerebro_eeg.train.loop import StepReport
+
+START = (
+    "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
+    "from cerebro_eeg.runs.one_training import main; main()"
+)
+"""What a process runs: it finds its packages where this process does."""
+THREADS = 2
+"""CPU threads of a training beside others: small steps gain little from more."""
+MOST_ON_GPU = 8
+"""Most trainings that share a GPU. Each also takes CPU cores, for reading and for launching its steps."""
+PROCESS_BYTES = 3 << 29
+"""Memory of a process beside the activations: its libraries, weights and windows."""
+PATIENCE = 60.0
+"""Seconds that processes get to save and stop, before they are killed."""
+
+
+@dataclass(frozen=True)
+class SeedAndFold:
+    """One of the trainings: a fold and a seed."""
+
+    fold: str
+    """Empty where there is one split."""
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.fold + ', ' if self.fold else ''}seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """How many processes train at the same time, and with which settings."""
+
+    processes: int
+    engine: Engine
+    """With the threads of each process."""
+    room: int | None
+    """Bytes for the activations of a step; None on a CPU."""
+
+    def line(self, trainings: int) -> str:
+        """Return a sentence about it."""
+        threads = "" if self.engine.threads is None else f", each on {counted(self.engine.threads, 'thread')}"
+        return f"{trainings} trainings, {self.processes} at the same time{threads} (--at-once 1: one after the other)"
+
+
+def plan_processes(
+    asked: int | None,
+    trainings: int,
+    processes: ProcessGroup,
+    engine: Engine,
+    config: ModelConfig,
+    windows: Sequence[Windows],
+    batch: int,
+) -> ProcessPlan | None:
+    """Return how many trainings run at the same time, as asked for or as suits the machine; None for one.
+
+    ``windows`` are those of the trainings, and ``batch`` is how many of them a step has.
+    """
+    require(asked is None or asked >= 1, f"at_once is {asked}; expected at least 1")
+    device = processes.device
+    if trainings < 2 or asked == 1 or processes.size > 1 or processes.strategy != "ddp" or device.type == "mps":
+        return None
+    cuda = device.type == "cuda"
+    room = room_for_activations(device)
+    samples = max(of_split.samples for of_split in windows)
+    needed = kept_bytes(engine, device, config, usual_channels(windows), samples)
+    each = PROCESS_BYTES + min(room, batch * needed)
+    threads = engine.threads or (1 if cuda else torch.get_num_threads())
+    if asked is None:
+        free = torch.cuda.mem_get_info(device)[0] if cuda else _free_bytes()
+        most = min(MOST_ON_GPU, cores() // 2) if cuda else cores() // (engine.threads or THREADS)
+        asked = max(1, min(most, int(free // each)))
+    count = min(asked, trainings)
+    if count == 1:
+        return None
+    if not cuda and engine.threads is None:
+        engine = replace(engine, threads=max(1, threads // count))
+    return ProcessPlan(count, engine, room if cuda else None)
+
+
+def _free_bytes() -> float:
+    """Return the memory that programs may still take; infinite where the system does not say it."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = dict(line.split(":", 1) for line in lines)
+        return 1024 * float(found["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return math.inf
+
+
+def cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def train_side_by_side(
+    settings: Mapping[str, Any],
+    trainings: Sequence[SeedAndFold],
+    processes: int,
+    *,
+    done: Callable[[SeedAndFold], str],
+    environment: Mapping[str, str] | None = None,
+    say: Say,
+    tell: Tell,
+) -> None:
+    """Do the trainings in so many processes at a time, each of which gets the settings, as JSON values.
+
+    ``done`` is called after each training, and returns a line about it. After an error, or when this process is asked
+    to stop, all trainings save their state and stop. The first error is then raised.
+    """
+    waiting, messages = list(reversed(trainings)), queue.SimpleQueue[_Message]()
+    overview = _Overview(len(trainings), tell)
+    heard: dict[str, int] = {}
+    error: CerebroError | None = None
+    workers: list[_Worker] = []
+    try:
+        for number in range(min(processes, len(trainings))):
+            workers.append(_Worker(number, settings, messages, environment))
+            workers[-1].begin(waiting.pop())
+        left = len(workers)
+        while left:
+            worker, kind, value = messages.get()
+            name = worker.training.name if worker.training else f"process {worker.number + 1}"
+            if kind == "say":
+                # Notes on data and weights are the same in all trainings, and are printed once.
+                if heard.setdefault(value, worker.number) == worker.number:
+                    say(f"{name}: {value}")
+            elif kind == "step":
+                overview.step(worker.number, **value)
+            elif kind == "done" and worker.training is not None:
+                overview.ended(worker.number)
+                say(f"{name}: {done(worker.training)} ({overview.finished} of {len(trainings)} trained)")
+                worker.begin(waiting.pop() if waiting and error is None else None)
+            elif kind == "failed" and error is None:
+                error = _made_again(name, **value)
+            elif kind == "ended":
+                left -= 1
+                if worker.training is not None and not worker.failed and error is None:
+                    error = worker.vanished(name)
+            if kind == "failed":
+                worker.failed = True
+                worker.begin(None)
+            if error is not None:
+                for one in workers:
+                    one.ask_to_stop()
+    finally:
+        stop(workers)
+    if error is not None:
+        raise error
+
+
+def stop(workers: "Sequence[_Worker]") -> None:
+    """Ask all processes to save and stop, wait for them, and kill those that take too long."""
+    for one in workers:
+        one.ask_to_stop()
+    until = time.monotonic() + PATIENCE
+    try:
+        for one in workers:
+            one.wait(until - time.monotonic())
+    finally:  # also at a second request to stop
+        for one in workers:
+            one.kill()
+
+
+_Message = tuple["_Worker", str, Any]
+
+
+class _Worker:
+    """One process, and what is known of its training."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: Mapping[str, Any],
+        messages: "queue.SimpleQueue[_Message]",
+        environment: Mapping[str, str] | None,
+    ) -> None:
+        self.number, self.failed, self._asked = number, False, False
+        self.training: SeedAndFold | None = None
+        self._messages, self._last = messages, ""
+        command = [sys.executable, "-c", START, os.pathsep.join(sys.path)]
+        # A session of its own: an interrupt at the terminal reaches this process alone, which passes it on.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        errors = threading.Thread(target=self._pass_on, args=(self._process.stderr,), daemon=True)
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout, errors), daemon=True)
+        errors.start()
+        self._listener.start()
+        self._send(settings)
+
+    def begin(self, training: SeedAndFold | None) -> None:
+        """Let the process do a training; without one it ends."""
+        self.training = training
+        if training is None:
+            self._close()
+        else:
+            self._send({"fold": training.fold, "seed": training.seed})
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to save and stop, once."""
+        asked, self._asked = self._asked, True
+        self._close()
+        if not asked and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the process has ended, or the time is over."""
+        try:
+            self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return
+
+    def kill(self) -> None:
+        """Kill the process if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._listener.join()
+
+    def vanished(self, name: str) -> TrainingError:
+        """Return the error of a process that ended in the middle of its training."""
+        code = self._process.wait()
+        said = f" after {self._last!r}" if self._last else ""
+        if code >= 0:
+            return TrainingError(f"{name}: its process ended with code {code}{said}; the last state is intact")
+        return TrainingError(
+            f"{name}: its process was killed by signal {-code}{said}; the last state is intact, and the same command "
+            "goes on: say --at-once with fewer trainings if memory was short"
+        )
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # it has ended, which its output tells
+            return
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            return
+
+    def _listen(self, output: IO[str], errors: threading.Thread) -> None:
+        with output:
+            for line in output:
+                for kind, value in parse_json(line).items():
+                    self._messages.put((self, kind, value))
+        errors.join()
+        self._messages.put((self, "ended", None))
+
+    def _pass_on(self, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                if text := line.rstrip():
+                    self._last = text
+                    self._messages.put((self, "say", text))
+
+
+@dataclass
+class _Overview:
+    """Makes one line of progress of the steps of all trainings."""
+
+    trainings: int
+    tell: Tell
+    finished: int = 0
+    _before: int = 0
+    """Steps of finished trainings."""
+    _running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    """Steps, all steps and loss of the training of each process."""
+    _shown: int = 0
+    _last: float = field(default_factory=time.monotonic)
+
+    def step(self, process: int, step: int, steps: int, loss: float, lr: float, batch: int) -> None:
+        """Note the last step of a process, and show the sum of all steps."""
+        self._running[process] = step, steps, loss
+        done = self._before + sum(step for step, _, _ in self._running.values())
+        known = self._before + sum(steps for _, steps, _ in self._running.values())
+        # Trainings that have not begun are taken to be as long as the others.
+        all_steps = round(known * self.trainings / (self.finished + len(self._running)))
+        now = time.monotonic()
+        if (new := done - self._shown) > 0:
+            mean = sum(loss for _, _, loss in self._running.values()) / len(self._running)
+            self.tell(StepReport(done, mean, {}, 0.0, lr, (now - self._last) / new), max(all_steps, done), batch)
+            self._shown, self._last = done, now
+
+    def ended(self, process: int) -> None:
+        """Note that the training of a process is finished."""
+        step, _, _ = self._running.pop(process, (0, 0, 0.0))
+        self._before += step
+        self.finished += 1
+
+
+def _made_again(name: str, kind: str, text: str) -> CerebroError:
+    """Return the error of a process as it would be raised here."""
+    cls: type[CerebroError] = getattr(errors, kind, TrainingError)
+    return cls(f"{name}: {text}")
+
+
+def lines_of(stream: IO[str]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of JSON that a process of this module is sent."""
+    for line in stream:
+        yield parse_json(line)

@@ -1,0 +1,290 @@
+"""Trainings side by side: the same weights as one after the other, whatever is killed, stopped or wrong."""
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro_eeg.config import ModelConfig
+from cerebro_eeg.errors import ConfigError, StoppedError, TrainingError
+from cerebro_eeg.runs import finetune, gpu_sharing, side_by_side
+from cerebro_eeg.runs.finetune import FinetuneOptions
+from cerebro_eeg.runs.fold_features import FoldFeatures
+from cerebro_eeg.runs.settings import Engine
+from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes
+from cerebro_eeg.runs.store_predictions import KeptFeatures
+from cerebro_eeg.runs.training import memory_room, room_for_activations
+from cerebro_eeg.train.distributed import ProcessGroup
+from train_stores import make_store
+from train_worker import MODEL, preset
+
+ENGINE = Engine(device="cpu", readers=0, threads=1)
+OPTIONS = FinetuneOptions(task="alpha", seeds=(0, 1, 2), steps=4, seconds=1.0, paper=True)
+FROZEN = replace(OPTIONS, seeds=(0,), folds=3, steps=None, freeze=True, seconds=None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("side")
+    make_store(folder / "store", 9, 8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(folder):
+    """Weights to start from: those of a first training."""
+    finetune.finetune(
+        folder / "store", folder / "first", preset({}), replace(OPTIONS, seeds=(7,)), ENGINE, rivals=False
+    )
+    return folder / "first" / "seed-7" / "model.safetensors"
+
+
+def train(folder, name, options=OPTIONS, start=None, at_once=2, engine=ENGINE, chosen=None):
+    """Train, and return the result, the lines, and the steps that were shown."""
+    lines, steps = [], []
+    result = finetune.finetune(
+        folder / "store",
+        folder / name,
+        chosen or preset({}),
+        options,
+        engine,
+        start,
+        rivals=False,
+        at_once=at_once,
+        say=lines.append,
+        tell=lambda report, total, batch: steps.append((report.step, total)),
+    )
+    return result, lines, steps
+
+
+def files(run):
+    """The SHA-256 of every file that does not say when or how long."""
+    found = {path.relative_to(run): path for path in sorted(Path(run).rglob("*")) if path.is_file()}
+    timed = {"metrics.jsonl", "run.json", "SHA256SUMS", "training-data.json"}
+    return {str(n): hashlib.sha256(p.read_bytes()).hexdigest() for n, p in found.items() if p.name not in timed}
+
+
+def test_trainings_side_by_side_are_those_one_after_the_other(folder):
+    alone, _, _ = train(folder, "alone", at_once=1)
+    both, lines, steps = train(folder, "both")
+    assert len({one for name, one in files(alone.folder).items() if name.endswith("model.safetensors")}) == 3
+    assert files(both.folder) == files(alone.folder)
+    assert [replace(one, folder="") for one in both.trained] == [replace(one, folder="") for one in alone.trained]
+    assert lines.count("3 trainings, 2 at the same time, each on 1 thread (--at-once 1: one after the other)") == 1
+    assert sorted(line.rsplit("(", 1)[1] for line in lines if line.endswith("trained)")) == [
+        "1 of 3 trained)",
+        "2 of 3 trained)",
+        "3 of 3 trained)",
+    ]
+    assert steps[-1] == (12, 12)
+    assert all(before[0] < after[0] for before, after in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("readout", [None, "auto"])
+def test_frozen_probes_of_folds_share_their_features_between_processes(folder, weights, readout, monkeypatch):
+    options = replace(FROZEN, readout=readout)
+    alone, _, _ = train(folder, f"frozen-{readout}", options, weights, at_once=1)
+    saved = []
+    save = KeptFeatures.save
+    monkeypatch.setattr(KeptFeatures, "save", lambda kept, to: (saved.append(len(kept._row)), save(kept, to))[1])
+    both, _, _ = train(folder, f"frozen-both-{readout}", options, weights)
+    assert saved == [9 * 8]  # every window once; the processes have no way to compute one
+    assert files(both.folder) == files(alone.folder)
+
+
+def test_features_in_files_are_those_in_memory(tmp_path):
+    kept = KeptFeatures(None)
+    kept._row, kept._found = {5: 0, 3: 1}, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    kept.save(tmp_path)
+    found = FoldFeatures.load(tmp_path, [])._kept
+    assert found._row == kept._row
+    np.testing.assert_array_equal(found._found, kept._found)
+
+
+def test_an_error_of_a_training_is_its_own_and_ends_all(folder):
+    wild = preset({})
+    wild = replace(wild, finetune=replace(wild.finetune, peak_lr=1e30, warmup_epochs=0))
+    with pytest.raises(TrainingError, match=r"^seed \d: step \d is not a number: .*; nothing was updated"):
+        train(folder, "wild", chosen=wild)
+
+
+def test_a_process_that_is_killed_is_named_and_the_same_command_goes_on(folder, monkeypatch):
+    alone, _, _ = train(folder, "long-alone", replace(OPTIONS, steps=60), at_once=1)
+    made = []
+    begin = side_by_side._Worker.begin
+    monkeypatch.setattr(side_by_side._Worker, "begin", lambda one, training: (made.append(one), begin(one, training)))
+    tell = side_by_side._Overview.step
+
+    def step(overview, process, **about):
+        if about["step"] < 40:
+            made[0]._process.kill()
+        tell(overview, process, **about)
+
+    options = replace(OPTIONS, steps=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(side_by_side._Overview, "step", step)
+        with pytest.raises(TrainingError, match=r"^seed \d: its process was killed by signal 9; .* --at-once"):
+            train(folder, "long", options)
+    assert all(one._process.poll() is not None for one in made)
+    both, _, _ = train(folder, "long", options)
+    assert files(both.folder) == files(alone.folder)
+
+
+SLOW = """
+import sys
+from pathlib import Path
+from dataclasses import replace
+from train_worker import preset
+from cerebro_eeg.errors import CerebroError
+from cerebro_eeg.runs.finetune import FinetuneOptions, finetune
+from cerebro_eeg.runs.settings import Engine
+options = FinetuneOptions(task="alpha", seeds=(0, 1), steps=100_000, seconds=1.0, paper=True, patience=10**6)
+def tell(report, steps, batch):
+    print(report.step, flush=True)
+try:
+    finetune(Path(sys.argv[1]), Path(sys.argv[2]), preset({}), options, Engine(device="cpu", readers=0, threads=1),
+             rivals=False, at_once=2, tell=tell)
+except CerebroError as error:
+    print(type(error).__name__, error)
+    raise SystemExit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_processes_save_and_end_with_the_command_that_started_them(folder, blow):
+    run = folder / blow.name
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SLOW, str(folder / "store"), str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        while int(process.stdout.readline()) < 20:
+            pass
+        ours = workers_of(process.pid)
+        assert len(ours) == 2
+        process.send_signal(blow)
+        rest = process.stdout.read()
+        code = process.wait(60)
+    assert code == (StoppedError.exit_code if blow == signal.SIGTERM else -blow)
+    if blow == signal.SIGTERM:
+        assert "StoppedError stopped" in rest
+    until = time.monotonic() + 60
+    while any(is_alive(pid) for pid in ours):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    for seed in (0, 1):
+        logged = (run / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
+        assert (run / f"seed-{seed}" / "state.safetensors").exists()
+        assert json.loads(logged[-1])["step"] > 1
+
+
+def workers_of(pid):
+    """The processes that another one has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not (entry.name.isdigit() and is_alive(int(entry.name))):
+            continue
+        if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+            found.append(int(entry.name))
+    return found
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def plan(asked=None, trainings=6, engine=ENGINE, processes=None):
+    windows = [make_windows()]
+    return plan_processes(asked, trainings, processes or ProcessGroup(), engine, MODEL, windows, 12)
+
+
+def make_windows():
+    class Channels:
+        channels, samples = np.array([3, 5]), 256
+
+    return Channels
+
+
+def test_as_many_trainings_as_suit_the_machine(monkeypatch):
+    monkeypatch.setattr(side_by_side, "cores", lambda: 16)
+    monkeypatch.setattr(side_by_side, "_free_bytes", lambda: 64e9)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    free = replace(ENGINE, threads=None)
+    found = plan(engine=free)
+    assert (found.processes, found.engine.threads, found.room) == (6, 2, None)
+    assert plan(engine=free, trainings=100).processes == 8
+    assert plan(engine=replace(free, threads=4), trainings=100).processes == 4
+    assert plan(3, engine=free).engine.threads == 5
+    assert plan(1) is plan(trainings=1) is plan(4, processes=ProcessGroup(0, 2)) is None
+    monkeypatch.setattr(side_by_side, "_free_bytes", lambda: 5e9)
+    assert plan(engine=free, trainings=100).processes == 3
+    assert plan(50, engine=free, trainings=100).processes == 50
+    monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+    assert plan(engine=free) is None
+    with pytest.raises(ConfigError, match="at_once is 0"):
+        plan(0)
+
+
+def test_a_training_beside_others_takes_the_room_of_one_alone():
+    cpu = torch.device("cpu")
+    with memory_room(5):
+        assert room_for_activations(cpu) == 5
+    assert room_for_activations(cpu) > 5
+
+
+def test_a_training_has_a_name():
+    assert (SeedAndFold("", 3).name, SeedAndFold("fold-2", 0).name) == ("seed 3", "fold-2, seed 0")
+    assert isinstance(MODEL, ModelConfig)
+
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then {start}; fi
+read -r word; echo "$word" >> "{log}"
+"""
+
+
+@pytest.mark.parametrize("start", ["echo begun >> {log}; exit 0", "exit 1"], ids=["begins", "fails"])
+@pytest.mark.parametrize("usable", [True, False], ids=["usable", "unusable"])
+def test_the_service_that_shares_a_gpu_ends_with_the_command(tmp_path, monkeypatch, start, usable):
+    """The program of the driver is not here, so a script of its name stands for it; GPUs are never touched."""
+    log = tmp_path / "log"
+    control = tmp_path / gpu_sharing.CONTROL
+    control.write_text(CONTROL.format(start=start.format(log=log), log=log))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(gpu_sharing, "TRIAL", f"raise SystemExit({0 if usable else 1})")
+    lines = []
+    with gpu_sharing.shared_gpu(lines.append) as found:
+        works = usable and start != "exit 1"
+        assert bool(found) is works
+        assert not works or Path(found["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+    assert [line.split(", because")[0] for line in lines] == ([] if works else [f"note: {TURNS}"])
+    assert log.read_text().split() == (["quit"] if start == "exit 1" else ["begun", "quit"])
+
+
+TURNS = "the trainings take turns on the GPU"
+
+
+def test_without_the_program_of_the_driver_processes_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    lines = []
+    with gpu_sharing.shared_gpu(lines.append) as found:
+        assert found == {}
+    assert lines[0].startswith(f"note: {TURNS}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # somebody's own service
+    with gpu_sharing.shared_gpu(lines.append) as found:
+        assert found == {}
+    assert len(lines) == 1
