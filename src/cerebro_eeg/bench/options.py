@@ -6,6 +6,7 @@ sizes of the goals in ``benchmarks/goals.py``.
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -306,5 +307,5 @@ Options = (
 
 
 def name_of(kind: type) -> str:
-    """Return the word that stands for a benchmark on the command line: TrainBench -> train."""
-    return kind.__name__.removesuffix("Bench").lower()
+    """Return the word that stands for a benchmark on the command line: TrainBench -> train, FirstStep -> first_step."""
+    return re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Bench")).lower()
