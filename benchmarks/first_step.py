@@ -229,8 +229,8 @@ def measure_one(case: TrainingCase) -> MeasuredTraining:
     """Train, and time the reports."""
     reported: list[tuple[int, float]] = []
     said: list[str] = []
-    cuda = torch.device(case.device).type == "cuda"
-    seen = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) if cuda else None
+    profiles = torch.device(case.device).type == "cuda" and case.form != "captured"  # a graph repeats eager kernels
+    seen = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) if profiles else None
 
     def tell(report: StepReport, steps: int, batch: int) -> None:
         if seen is None or report.step <= steps - PROFILED:

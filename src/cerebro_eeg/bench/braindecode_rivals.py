@@ -105,11 +105,11 @@ def captured_step(rival: TrainableRival, half: bool) -> Call:
     device = rival.target_B.device
     if device.type != "cuda":
         raise RuntimeError("CUDA graphs need a CUDA device")
-    replay = captured(plain_step(rival, half, capturable=True), device)
+    replay, stream = captured(plain_step(rival, half, capturable=True), device), torch.cuda.current_stream(device)
     try:
         replay()
     except Exception:
-        _end_capture_of_random_numbers(device)
+        _leave_capture(device, stream)
         raise
     return replay
 
@@ -133,9 +133,10 @@ def _labram(module: nn.Module, signal_BCT: Tensor, names: Sequence[str]) -> Call
     return forward
 
 
-def _end_capture_of_random_numbers(device: torch.device) -> None:
-    """Give the GPU's generator a new state: a capture that failed leaves it in one that no plain step can use."""
-    with contextlib.suppress(RuntimeError, AttributeError):
+def _leave_capture(device: torch.device, stream: torch.cuda.Stream) -> None:
+    """Restore what a failed capture leaves changed: the current stream, and a generator that plain steps refuse."""
+    torch.cuda.set_stream(stream)
+    with contextlib.suppress(RuntimeError):  # the error of the capture may be reported once more
         torch.cuda.synchronize(device)
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        generator.graphsafe_set_state(generator.clone_state())
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())

@@ -11,6 +11,7 @@ without the gaps in which it validates. It takes turns with the fastest form of 
 
 import contextlib
 import dataclasses
+import os
 import statistics
 import tempfile
 import time
@@ -21,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+import torch._dynamo
 
 from cerebro_eeg.bench import braindecode_rivals
 from cerebro_eeg.bench.braindecode_rivals import MODELS, captured_step, plain_step
@@ -51,6 +53,7 @@ from cerebro_eeg.runs.training import (
 )
 from cerebro_eeg.runs.windows import LabelledTask, Split, find_splits, read_task, signal_of
 from cerebro_eeg.train.distributed import ProcessGroup
+from cerebro_eeg.train.distributed import choose_device as engine_device
 from cerebro_eeg.train.loop import StepReport
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.step import StepComputer, StepResult
@@ -114,7 +117,10 @@ class MeasuredStep:
 
 def run(options: FinetuneBench, say: Callable[[str], None]) -> list[ResultTable]:
     """Measure one row per size, shape, rival and form."""
-    device = choose_device(options.device, "bench finetune")
+    device = engine_device(str(choose_device(options.device, "bench finetune")))  # with its number, as in a run
+    if device.type == "cuda":  # otherwise the profiler and CUDA graphs crash in one process, says torch
+        os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")
     forms = chosen_forms(options, device)
     if not set(options.without) <= set(MODELS):
         raise ConfigError(f"--without has {', '.join(options.without)}; choose of {', '.join(MODELS)}")
@@ -199,7 +205,8 @@ def measure(
             {label: step.call for label, step in steps.items()}, options.rounds, step_clock(device), repeats, WARM
         )
         failing |= turns.failing
-        kernels = {label: kernels_of(steps[label], device) for label in turns.timings}
+        seen = [label for label in turns.timings if steps[label].form != "captured"]  # a graph repeats plain kernels
+        kernels = {label: kernels_of(steps[label], device) for label in seen}
         best = min(
             (label for label in turns.timings if steps[label].rival == OURS),
             key=lambda label: turns.timings[label].seconds,
@@ -207,15 +214,13 @@ def measure(
         )
         for label, step in steps.items():
             timing = turns.timings.get(label)
-            spent = kernels.get(label)
-            if step.form == "captured":  # a profiler may not see into a graph that was captured before it began
-                spent = kernels.get(f"{step.rival}, plain", spent)
+            spent = kernels.get(f"{step.rival}, plain" if step.form == "captured" else label)
             times = None if best is None else turns.times(label, best)
             rows.append(as_row(name, step, windows, labelled, timing, times, spent))
         if "whole" in forms:
             bare = None if best is None else steps[best].call
             again = None if bare is None else partial(step_clock(device), bare, repeats)
-            failing |= measure_whole(options, chosen, name, labelled, forms, again, rows, device)
+            failing |= measure_whole(options, chosen, name, labelled, forms, again, kernels, rows, device)
     return [(f"{label}, {shape}", error) for label, error in failing.items()]
 
 
@@ -343,6 +348,7 @@ def measure_whole(
     labelled: LabelledStore,
     forms: Sequence[str],
     bare: Callable[[], float] | None,
+    kernels: Mapping[str, float | None],
     rows: list[list[Cell]],
     device: torch.device,
 ) -> Mapping[str, str]:
@@ -369,7 +375,8 @@ def measure_whole(
         step = MeasuredStep(OURS, form, calls[form], labelled.split.train.samples, parameters)
         seconds = statistics.median(taken[form][1:] or taken[form]) if form in taken else None
         times = turns.times(form, "step")
-        rows.append(as_row(name, step, windows, labelled, turns.timings.get(form), times, None, seconds))
+        spent = kernels.get(f"{OURS}, {'plain' if form == 'whole, captured' else 'compiled'}")  # the engine's default
+        rows.append(as_row(name, step, windows, labelled, turns.timings.get(form), times, spent, seconds))
     return {f"{OURS}, {form}": error for form, error in turns.failing.items()}
 
 
