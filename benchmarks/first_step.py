@@ -33,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile
 import cerebro_eeg
 from cerebro_eeg.bench.__main__ import main_of
 from cerebro_eeg.bench.clock import Timing
-from cerebro_eeg.bench.finetune import pace_of
+from cerebro_eeg.bench.finetune import check_captured, pace_of
 from cerebro_eeg.bench.machine import choose_device
 from cerebro_eeg.bench.noise_store import TASK, write_labelled_noise, write_noise
 from cerebro_eeg.bench.options import Benchmark
@@ -241,8 +241,7 @@ def measure_one(case: TrainingCase) -> MeasuredTraining:
 
     began = time.monotonic()
     train(case, said.append, tell)
-    if refused := [line for line in said if "not captured" in line or "--capture needs" in line]:
-        raise TrainingError(refused[0])
+    check_captured(said)
     kernels = None if seen is None else sum(time for _, time in kernel_times(seen)) / PROFILED / 1e3
     return measured(began, reported, kernels)
 

@@ -15,7 +15,7 @@ from cerebro_eeg.bench.clock import Timing
 from cerebro_eeg.bench.noise_store import TASK, write_labelled_noise
 from cerebro_eeg.bench.options import FinetuneBench
 from cerebro_eeg.bench.run import run
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.errors import ConfigError, InputError, StoppedError, TrainingError
 from cerebro_eeg.runs import finetune as real
 from train_stores import make_store
 
@@ -121,6 +121,25 @@ def test_pace_is_of_the_second_half_without_validations():
     assert finetune.pace_of(times, 100) == pytest.approx((times[-1][1] - times[5][1]) / 6)
     with pytest.raises(ConfigError, match="an epoch is one step"):
         finetune.pace_of(times, 1)
+
+
+def test_a_run_that_does_not_capture_is_not_measured_as_captured(labelled, monkeypatch):
+    def refuses(*given, say, tell, **more):
+        say("note: steps are not captured as a CUDA graph (no memory), so small steps wait for Python")
+
+    monkeypatch.setattr(real, "finetune", refuses)
+    engine = finetune.engine_of("whole", CPU)
+    with pytest.raises(TrainingError, match=r"^steps are not captured as a CUDA graph \(no memory\)"):
+        finetune.whole_run(ASKED, finetune.of_size("tiny", 4), labelled, engine)
+
+
+def test_a_signal_ends_the_benchmark(labelled, monkeypatch):
+    def stopped(*given, **more):
+        raise StoppedError("stopped after step 2")
+
+    monkeypatch.setattr(real, "finetune", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        finetune.whole_run(ASKED, finetune.of_size("tiny", 4), labelled, finetune.engine_of("whole", CPU))
 
 
 def test_row_has_rates_and_the_sum_of_kernels(labelled):

@@ -7,20 +7,23 @@ gets their places once, in both forms.
 """
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.bench.clock import Call
-from cerebro_eeg.bench.models import captured
 
 CLIP = 1.0
 LEARNING_RATE = 1e-4
+WARM = 3
+"""Plain steps before a capture: libraries choose their algorithms, and the optimizer makes its state."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,29 @@ def captured_step(rival: TrainableRival, half: bool) -> Call:
     device = rival.target_B.device
     if device.type != "cuda":
         raise RuntimeError("CUDA graphs need a CUDA device")
-    replay, stream = captured(plain_step(rival, half, capturable=True), device), torch.cuda.current_stream(device)
+    step = plain_step(rival, half, capturable=True)
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    before, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(before)
+    with torch.cuda.stream(side):
+        for _ in range(WARM):
+            step()
+    before.wait_stream(side)
+    gc.collect()
+    gc.disable()  # what is freed during a capture would break it
     try:
-        replay()
+        with torch.cuda.graph(graph, pool, side):
+            step()
     except Exception:
-        _leave_capture(device, stream)
+        _leave_capture(device, before, pool)
         raise
+    finally:
+        gc.enable()
+    held = graph, step  # the graph has only the addresses of what the step holds
+
+    def replay() -> None:
+        held[0].replay()
+
     return replay
 
 
@@ -133,9 +153,11 @@ def _labram(module: nn.Module, signal_BCT: Tensor, names: Sequence[str]) -> Call
     return forward
 
 
-def _leave_capture(device: torch.device, stream: torch.cuda.Stream) -> None:
-    """Restore what a failed capture leaves changed: the current stream, and a generator that plain steps refuse."""
+def _leave_capture(device: torch.device, stream: torch.cuda.Stream, pool: Any) -> None:
+    """Restore what a failed capture leaves changed: the stream, the allocator, and a generator that no step can use."""
     torch.cuda.set_stream(stream)
+    with contextlib.suppress(RuntimeError, AttributeError):  # torch has ended it already, or another torch
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     with contextlib.suppress(RuntimeError):  # the error of the capture may be reported once more
         torch.cuda.synchronize(device)
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

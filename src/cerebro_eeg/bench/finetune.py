@@ -63,8 +63,8 @@ STEPS = ("plain", "compiled", "captured")
 FORMS = (*STEPS, "whole")
 TURN = 10
 """Steps of a turn on a GPU, one right after the other: a step alone would also count its first launches."""
-WARM = 3
-"""Free calls of each form: a captured step is plain at first, recorded in the second call, repeated in the third."""
+WARM = 5
+"""Free calls of each form: the first captured steps are plain, recorded, and compared with a plain one."""
 GRAPHS = 64
 """Graphs that torch may compile of one block: here every size and run has some, which is no sign of a mistake."""
 COLUMNS: dict[str, str | None] = {
@@ -287,6 +287,7 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
         order, settings.peak_lr, settings.min_lr, settings.epochs, settings.epochs, settings.warmup_epochs, 1
     )
     groups = group_parameters(model, settings.weight_decay, 1.0, config.depth)
+    said: list[str] = []
     with capturing(engine.capture), Loader([(store, windows)], threads=0, pin=device.type == "cuda") as loader:
         arithmetic = choose_arithmetic(engine, processes, RunFolder(folder), config, [windows], settings.batch_size)
         filling = fill_batches([windows], settings.batch_size, arithmetic, processes)
@@ -297,7 +298,7 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
         plan = TrainingPlan(
             "finetune", model, task, groups, settings.betas, settings.clip, length, {}, lambda progress: {}
         )
-        run = begin_run(plan, RunFolder(folder), engine, arithmetic, processes, lambda line: None)
+        run = begin_run(plan, RunFolder(folder), engine, arithmetic, processes, said.append)
         (micro_batches,) = task.micro_batches(0, 1)
         computer = StepComputer(run)
 
@@ -306,11 +307,19 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
             computer.begin(micro_batches, (False, False))
             found = computer.finish()
             computer.update(settings.min_lr)
-        if computer.refused is not None:
-            raise TrainingError(f"not captured: {computer.refused}")
+        check_captured(said)
+        if getattr(computer, "refused", None) is not None:
+            raise TrainingError(f"steps are not captured ({computer.refused})")
         return found
 
     return MeasuredStep(OURS, form, step, windows.samples, sum(p.numel() for p in model.parameters()))
+
+
+def check_captured(said: Sequence[str]) -> None:
+    """Raise an error if a run said that it does not capture its steps: it would be measured as what it is not."""
+    for line in said:
+        if "not captured" in line or "--capture needs" in line:
+            raise TrainingError(line.removeprefix("note: "))
 
 
 def kernels_of(step: MeasuredStep, device: torch.device) -> float | None:
@@ -390,6 +399,7 @@ def _as_measured(call: Call, repeats: int) -> float:
 def whole_run(options: FinetuneBench, chosen: Preset, labelled: LabelledStore, engine: Engine) -> tuple[float, float]:
     """Fine-tune from the store; return the seconds of a step of the second half, and of the whole run."""
     reported: list[tuple[int, float]] = []
+    said: list[str] = []
 
     def tell(report: StepReport, steps: int, batch: int) -> None:
         reported.append((report.step, time.monotonic()))
@@ -398,10 +408,13 @@ def whole_run(options: FinetuneBench, chosen: Preset, labelled: LabelledStore, e
     with tempfile.TemporaryDirectory() as out:
         began = time.monotonic()
         try:
-            finetune.finetune(labelled.folder, Path(out) / "run", chosen, choices, engine, tell=tell, rivals=False)
+            finetune.finetune(
+                labelled.folder, Path(out) / "run", chosen, choices, engine, rivals=False, say=said.append, tell=tell
+            )
         except StoppedError as error:  # a signal ends the benchmark, not only this rival
             raise KeyboardInterrupt from error
         seconds = time.monotonic() - began
+    check_captured(said)
     epoch = Order(0, [len(labelled.split.train)], chosen.finetune.batch_size).steps(1)
     return pace_of(reported, epoch), seconds
 
