@@ -286,6 +286,8 @@ def test_a_store_of_ones_own(tmp_path):
     assert [(row["windows"], row["channels"]) for row in _dicts(table)] == [(2, 3)]  # 2, 3 and 5 channels
     with pytest.raises(ConfigError, match="'level' is a regression; bench finetune compares classifiers"):
         run(dataclasses.replace(given, task="level"), tmp_path / "out", print)
+    with pytest.raises(ConfigError, match="'folded' has no split called train, and bench finetune takes no folds"):
+        run(dataclasses.replace(given, task="folded"), tmp_path / "out", print)
     with pytest.raises(InputError, match="has 32 windows to train on; take fewer --windows than 99"):
         run(dataclasses.replace(given, windows=(99,)), tmp_path / "out", print)
 

@@ -51,7 +51,7 @@ from cerebro_eeg.runs.training import (
     fill_batches,
     plan_length,
 )
-from cerebro_eeg.runs.windows import LabelledTask, Split, find_splits, read_task, signal_of
+from cerebro_eeg.runs.windows import LabelledTask, Split, find_splits, read_task, signal_of, splits_of
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.distributed import choose_device as engine_device
 from cerebro_eeg.train.loop import StepReport
@@ -172,6 +172,10 @@ def open_labelled(folder: Path, name: str, windows: int) -> LabelledStore:
     task = read_task(store, name, None, None, None)
     if task.kind != "classification":
         raise ConfigError(f"task {name!r} is a {task.kind}; bench finetune compares classifiers: name another task")
+    if "train" not in splits_of(store, name):
+        raise ConfigError(
+            f"task {name!r} has no split called train, and bench finetune takes no folds: name another task"
+        )
     split = next(find_splits(store, task))
     if len(split.train) < windows:
         raise InputError(f"the task has {len(split.train)} windows to train on; take fewer --windows than {windows}")
