@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch._dynamo
@@ -272,7 +273,8 @@ def engine_of(form: str, device: torch.device, readers: int = 2) -> Engine:
         return Engine(device=str(device), readers=readers, capture=True)
     if form == "whole":
         return Engine(device=str(device), readers=readers)
-    return Engine(device=str(device), readers=readers, compile="yes" if form == "compiled" else "no")
+    compiled: Literal["yes", "no"] = "yes" if form == "compiled" else "no"
+    return Engine(device=str(device), readers=readers, compile=compiled, capture=False)
 
 
 def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, device: torch.device) -> MeasuredStep:
@@ -312,8 +314,8 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
             found = computer.finish()
             computer.update(settings.min_lr)
         check_captured(said)
-        if getattr(computer, "refused", None) is not None:
-            raise TrainingError(f"steps are not captured ({computer.refused})")
+        if (reason := getattr(computer, "refused", None)) is not None:
+            raise TrainingError(f"steps are not captured ({reason})")
         return found
 
     return MeasuredStep(OURS, form, step, windows.samples, sum(p.numel() for p in model.parameters()))
