@@ -71,7 +71,8 @@ $(PEERS)/.installed: pyproject.toml constraints.txt
 soak: $(STAMP) $(MOABB)/.installed $(PEERS)/.installed  ## what `make test` leaves out: long tests, MOABB, braindecode, peft
 	$(BIN)/python -m pytest -m soak --timeout 0
 	$(MOABB)/bin/python -m pytest tests/data/datasets/test_moabb.py
-	$(PEERS)/bin/python -m pytest tests/model/test_zoo.py tests/model/test_peft.py tests/model/test_moabb_pipelines.py
+	$(PEERS)/bin/python -m pytest tests/model/test_zoo.py tests/model/test_peft.py tests/model/test_moabb_pipelines.py \
+		tests/bench/test_finetune_bench.py
 
 format: $(STAMP)  ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix

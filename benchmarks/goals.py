@@ -13,18 +13,21 @@ import argparse
 import csv
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import first_step
 import peers
 import shapes
+from cerebro_eeg.bench import finetune
 from cerebro_eeg.bench.__main__ import add_options, finish, read_options
 from cerebro_eeg.bench.attention import geometric_mean
 from cerebro_eeg.bench.machine import command, where
 from cerebro_eeg.bench.options import (
     AttentionBench,
     CpuBench,
+    FinetuneBench,
     ForwardBench,
     LatencyBench,
     MixedBench,
@@ -35,10 +38,11 @@ from cerebro_eeg.bench.run import Found, measure
 from cerebro_eeg.bench.run import run as run_bench
 from cerebro_eeg.bench.table import Cell, ResultTable
 from cerebro_eeg.errors import ConfigError
+from first_step import FirstStep
 from peers import Peers
 from shapes import MOST_ERROR, Shapes
 
-Part = Options | Peers | Shapes
+Part = Options | Peers | Shapes | FirstStep
 CsvRows = list[dict[str, str]]
 COLUMNS: dict[str, str | None] = {
     "goal": "",
@@ -73,7 +77,7 @@ class Goals:
     found: bool = False
     """Do not measure: take the CSV files that already lie in the folder."""
     without: tuple[str, ...] = ()
-    """Benchmarks to leave out: attention shapes forward latency train mixed peers cpu."""
+    """Benchmarks to leave out: attention shapes forward latency train mixed finetune first_step peers cpu."""
     device: str = "cuda"
     """Where; cpu only shows that it runs."""
 
@@ -84,6 +88,8 @@ def measure_part(options: Part, out: Path, say: Callable[[str], None]) -> Found:
         return measure(peers.run, options, out, say)
     if isinstance(options, Shapes):
         return measure(shapes.run, options, out, say)
+    if isinstance(options, FirstStep):
+        return measure(first_step.run, options, out, say)
     return run_bench(options, out, say)
 
 
@@ -118,6 +124,10 @@ PARTS: dict[str, Callable[[str], Part]] = {
     "forward": lambda device: ForwardBench(device=device),
     "latency": lambda device: LatencyBench(device=device),
     "mixed": lambda device: MixedBench(device=device),
+    "finetune": lambda device: FinetuneBench(device=device),
+    "first_step": lambda device: FirstStep(
+        device=device, cases=("small:256", "small:2048") if device != "cpu" else (), trainings=("pretrain",)
+    ),
     "peers": lambda device: Peers(
         device=device,
         windows=0 if device == "cpu" else 2048,
@@ -185,6 +195,35 @@ def latency(preset: str) -> Callable[[CsvRows], float | None]:
     def value(rows: CsvRows) -> float | None:
         others = _numbers(rows, "eager_over", lambda row: row["preset"] == preset and row["rival"] != "eager")
         return max(others, default=None)
+
+    return value
+
+
+def fastest(column: str, forms: Sequence[str], **where: str) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds a column's number in the fastest of these forms, where others have these values."""
+
+    def value(rows: CsvRows) -> float | None:
+        case = [
+            row for row in rows if row["ms"] and row["form"] in forms and all(row[k] == v for k, v in where.items())
+        ]
+        best = min(case, key=lambda row: float(row["ms"]), default=None)
+        return None if best is None or not best[column] else float(best[column])
+
+    return value
+
+
+def fine_tuning(channels: int, column: str = "ms") -> Callable[[CsvRows], float | None]:
+    """Return a function that finds a number of our fastest step of Small on 64 windows."""
+    return fastest(column, finetune.STEPS, rival="CEReBrO", preset="small", windows="64", channels=str(channels))
+
+
+def time_or_kernels(channels: int, most_ms: float, most_over: float) -> Callable[[CsvRows], float | None]:
+    """Return a function that finds the better of two: the fastest step over so many ms, or over its kernels."""
+
+    def value(rows: CsvRows) -> float | None:
+        found = fine_tuning(channels)(rows), fine_tuning(channels, "over_kernels")(rows)
+        shares = [number / most for number, most in zip(found, (most_ms, most_over), strict=True) if number is not None]
+        return min(shares, default=None)
 
     return value
 
@@ -294,6 +333,34 @@ GOALS: tuple[Goal, ...] = (
             most=1.05,
         )
         for name in ("small", "base")
+    ),
+    Goal(
+        "fine-tuning step, Small, 64 windows x 14 channels: ms",
+        "finetune",
+        fine_tuning(14),
+        most=3.6,
+    ),
+    Goal(
+        "fine-tuning step, Small, 64 windows x 32 channels: over 5.8 ms or over 1.15 times its kernels",
+        "finetune",
+        time_or_kernels(32, 5.8, 1.15),
+        most=1,
+    ),
+    *(
+        Goal(
+            f"pre-training step, Small, {windows:,} windows: over its kernels",
+            "first_step",
+            fastest(
+                "over_kernels",
+                first_step.FORMS,
+                training="pretrain",
+                preset="small",
+                windows=str(windows),
+                caches="full",
+            ),
+            most=most,
+        )
+        for windows, most in ((2048, 1.08), (256, 1.15))
     ),
     Goal("random shapes that fail", "shapes", pick("failures"), most=0),
     Goal("random shapes: most error over the best backend's", "shapes", pick("error_most"), most=MOST_ERROR),

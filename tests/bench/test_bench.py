@@ -337,6 +337,14 @@ TINY = {
     },
     options.MixedBench: {"presets": ("tiny",), "windows": (2,), "least": 1, "most": 2, "pad": 3, "seconds": 1.0},
     options.PretrainBench: {"presets": ("tiny",), "windows": 2, "steps": 4, "recordings": 1, "minutes": 0.4},
+    options.FinetuneBench: {
+        "presets": ("tiny",),
+        "windows": (2,),
+        "channels": (2,),
+        "seconds": 1.0,
+        "steps": 4,
+        "without": ("EEGNet", "EEGConformer", "LaBraM", "CBraMod"),
+    },
     options.LoaderBench: {
         "recordings": 2,
         "minutes": 0.1,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_bench import FILES, TINY, WHERE, tiny
 
+import first_step
 import goals
 import peers
 import shapes
@@ -144,8 +145,45 @@ def test_goals_read_what_was_measured(tmp_path):
     write(tmp_path, "peers", [{"model": "LUNA", "inference_times": x, "training_times": ""} for x in (5, 3)])
     write(tmp_path, "latency", [{"preset": "small", "rival": r, "eager_over": x} for r, x in (("eager", 9), ("g", 4))])
     write(tmp_path, "mixed", [{"preset": "small", "form": "packed", "per_token": 1.04, "padded_over": 2.1}])
+    steps = [
+        {"rival": rival, "preset": preset, "form": form, "windows": 64, "channels": n, "ms": ms, "over_kernels": over}
+        for rival, preset, form, n, ms, over in (
+            ("CEReBrO", "small", "plain", 14, 9.0, 1.0),
+            ("CEReBrO", "small", "captured", 14, 3.5, 1.3),
+            ("CEReBrO", "small", "whole, captured", 14, 3.4, ""),
+            ("EEGNet", "small", "plain", 14, 1.0, 1.0),
+            ("CEReBrO", "base", "captured", 14, 2.0, 1.0),
+            ("CEReBrO", "small", "plain", 32, 9.0, 1.0),
+            ("CEReBrO", "small", "captured", 32, 6.0, 1.38),
+        )
+    ]
+    write(tmp_path, "finetune", steps)
+    whole = [
+        {
+            "training": training,
+            "preset": "small",
+            "windows": n,
+            "form": form,
+            "caches": caches,
+            "ms": ms,
+            "over_kernels": x,
+        }
+        for training, n, form, caches, ms, x in (
+            ("pretrain", 2048, "eager", "full", 90.0, 1.01),
+            ("pretrain", 2048, "compiled", "full", 80.0, 1.07),
+            ("pretrain", 2048, "captured", "empty", 10.0, 1.0),
+            ("finetune", 2048, "captured", "full", 10.0, 1.0),
+            ("pretrain", 256, "captured", "full", 10.0, ""),
+        )
+    ]
+    write(tmp_path, "first_step", whole)
     table = goals.compare(tmp_path)
     rows = {row[0]: row[2:4] for row in table.rows}
+    assert rows["fine-tuning step, Small, 64 windows x 14 channels: ms"] == [3.5, "yes"]  # the fastest of our steps
+    either = "fine-tuning step, Small, 64 windows x 32 channels: over 5.8 ms or over 1.15 times its kernels"
+    assert rows[either] == [pytest.approx(6.0 / 5.8), "no"]  # over its kernels 1.2 times as long as asked
+    assert rows["pre-training step, Small, 2,048 windows: over its kernels"] == [1.07, "yes"]  # of the fastest form
+    assert rows["pre-training step, Small, 256 windows: over its kernels"] == [None, "no"]
     assert len(rows) == len(goals.GOALS)
     first = "attention, forward + backward, head dim 16, axes 19-32, over the best stock backend: least"
     assert rows[first] == [9.0, "yes"]
@@ -171,6 +209,7 @@ def test_goals_name_columns_that_the_benchmarks_write(tmp_path):
     _peers(PEERS, folder)
     few, many = shapes.Compared(1.7, "few", 2), shapes.Compared(1.0, "many", 600)
     shapes.table(2, [], [few, many]).write(folder, WHERE)
+    first_step.table(first_step.rows_of(("pretrain", "tiny", 4), ("eager",), {}), []).write(folder, WHERE)
     assert {goal.file for goal in goals.GOALS} <= {path.stem for path in folder.glob("*.csv")}
     rows = {row[0]: row[2] for row in goals.compare(folder).rows}
     assert rows["CPU, one thread, Small, 19 channels x 5 s: share of the sgemm rate"] is not None
@@ -192,7 +231,9 @@ def test_goals_run_every_part_that_is_not_left_out(tmp_path):
         return []
 
     goals.run(goals.Goals(device="cpu", without=("train", "cpu")), tmp_path, print, measure)
-    assert [options.name_of(type(given)) for given in asked] == "attention forward latency mixed peers shapes".split()
+    assert [options.name_of(type(given)) for given in asked] == (
+        "attention forward latency mixed finetune first_step peers shapes".split()
+    )
     assert asked[-1].shapes == 2000
     with pytest.raises(ConfigError, match="choose of train"):
         goals.run(goals.Goals(device="cpu", without=("nothing",)), tmp_path, print, measure)

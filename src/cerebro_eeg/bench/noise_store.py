@@ -1,4 +1,4 @@
-"""Stores that exist for the time of a run: one of noise, and an index of many recordings without samples."""
+"""Stores that exist for the time of a run: noise, labelled noise, and an index of many recordings without samples."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,9 @@ from cerebro_eeg.data.storing.writer import ShardWriter
 from cerebro_eeg.schema import to_dict
 
 SFREQ = 256
+TASK = "noise"
+TRAINED, VALIDATED = 8, 2
+RECORDED_SECONDS = 120
 
 
 def write_noise(folder: Path, recordings: int, seconds: int) -> None:
@@ -26,6 +29,30 @@ def write_noise(folder: Path, recordings: int, seconds: int) -> None:
                 draft.segment(0.0)
                 draft.write(block[:, :count])
                 draft.commit(native_sfreq=float(SFREQ))
+
+
+def write_labelled_noise(folder: Path, channels: int, seconds: float, windows: int) -> None:
+    """Write recordings of two classes, of a subject each, with about so many windows to train on.
+
+    They overlap: a short store has many. A quarter as many are for validation.
+    """
+    samples = round(seconds * SFREQ)
+    length = RECORDED_SECONDS * SFREQ + samples
+    stride = max(1, min(samples, TRAINED * (length - samples) // windows))
+    names = ("first", "second")
+    task = {"kind": "classification", "names": list(names), "seconds": samples / SFREQ, "stride": stride / SFREQ}
+    create_store(
+        folder, "benchmark", {"signal": to_dict(SignalConfig()), "tasks": {TASK: task}, "split_unit": "subject"}
+    )
+    block = np.random.default_rng(0).normal(0, 30, (length, channels)).astype(np.float32)
+    with ShardWriter(folder, "w") as writer:
+        for number in range(TRAINED + VALIDATED):
+            with writer.recording(f"r{number:05d}", VOCABULARY[:channels], float(SFREQ)) as draft:
+                draft.segment(0.0)
+                draft.write(block)
+                split = "train" if number < TRAINED else "val"
+                interval = Interval(0.0, length / SFREQ, split, names[number % 2])
+                draft.commit(native_sfreq=float(SFREQ), subject=f"s{number}", labels={TASK: [interval]})
 
 
 def write_index(folder: Path, count: int) -> int:

@@ -6,6 +6,7 @@ sizes of the goals in ``benchmarks/goals.py``.
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,6 +197,42 @@ class PretrainBench(Benchmark):
 
 
 @dataclass(frozen=True)
+class FinetuneBench(Benchmark):
+    """A fine-tuning step, ours and of four braindecode models, plain and as CUDA graphs; a whole run from a store."""
+
+    presets: tuple[str, ...] = ("small",)
+    """Sizes of our model."""
+    windows: tuple[int, ...] = (64,)
+    """Windows a step."""
+    channels: tuple[int, ...] = (14, 32)
+    """Channels of a window of noise."""
+    seconds: float = 5.0
+    """Length of a window of noise."""
+    steps: int = 60
+    """Steps of a whole run, of which the second half is timed."""
+    readers: int = 2
+    """Threads that read windows, on a GPU by a process each."""
+    store: Path | None = None
+    """A store that prepare made, with labels; none: stores of noise are written for the time of the run."""
+    task: str = ""
+    """The task of that store."""
+    forms: tuple[str, ...] = ()
+    """Of plain, compiled, captured and whole; otherwise all on a GPU, and plain and whole on a CPU."""
+    without: tuple[str, ...] = ()
+    """Models of braindecode to leave out: EEGNet, EEGConformer, LaBraM, CBraMod."""
+    device: str = "auto"
+    """cuda, cpu or auto."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.steps >= 4, f"--steps is {self.steps}; expected at least 4: their second half is timed")
+        require(
+            (self.store is None) == (not self.task),
+            "--store and --task belong together; give both, or neither for a store of noise",
+        )
+
+
+@dataclass(frozen=True)
 class LoaderBench(Benchmark):
     """Reading windows of a store: the loader and single reads against bare preads of the same bytes."""
 
@@ -262,6 +299,7 @@ Options = (
     | TrainBench
     | MixedBench
     | PretrainBench
+    | FinetuneBench
     | LoaderBench
     | PrepareBench
     | CpuBench
@@ -269,5 +307,5 @@ Options = (
 
 
 def name_of(kind: type) -> str:
-    """Return the word that stands for a benchmark on the command line: TrainBench -> train."""
-    return kind.__name__.removesuffix("Bench").lower()
+    """Return the word that stands for a benchmark on the command line: TrainBench -> train, FirstStep -> first_step."""
+    return re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Bench")).lower()

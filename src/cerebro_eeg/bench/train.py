@@ -14,7 +14,7 @@ that runs alone: our kernels cannot change the time that the library's products 
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -64,9 +64,14 @@ def profiled(call: Call, device: torch.device, steps: int = 2) -> dict[str, floa
         for _ in range(steps):
             call()
         torch.cuda.synchronize(device)
-    found = seen.key_averages()
-    times = ((event.key, event.self_device_time_total) for event in found if event.device_type.name == "CUDA")
-    return grouped((name, microseconds / steps / 1e3) for name, microseconds in times)
+    return grouped((name, milliseconds / steps) for name, milliseconds in kernel_times(seen))
+
+
+def kernel_times(seen: profile) -> Iterator[tuple[str, float]]:
+    """Yield the name of each kernel that torch's profiler saw, with its milliseconds in all."""
+    for event in seen.key_averages():
+        if event.device_type.name == "CUDA":
+            yield event.key, event.self_device_time_total / 1e3
 
 
 def grouped(times: Iterable[tuple[str, float]]) -> dict[str, float]:
