@@ -147,7 +147,7 @@ def train_side_by_side(
     """
     waiting, messages = list(reversed(trainings)), queue.SimpleQueue[_Message]()
     overview = _Overview(len(trainings), tell)
-    heard: dict[str, int] = {}
+    heard: set[str] = set()
     error: CerebroError | None = None
     workers: list[_Worker] = []
     try:
@@ -159,8 +159,8 @@ def train_side_by_side(
             worker, kind, value = messages.get()
             name = worker.training.name if worker.training else f"process {worker.number + 1}"
             if kind == "say":
-                # Notes on data and weights are the same in all trainings, and are printed once.
-                if heard.setdefault(value, worker.number) == worker.number:
+                if value not in heard:  # notes on data and weights are the same in all trainings
+                    heard.add(value)
                     say(f"{name}: {value}")
             elif kind == "step":
                 overview.step(worker.number, **value)
@@ -319,7 +319,7 @@ class _Overview:
     _running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     """Steps, all steps and loss of the training of each process."""
     _shown: int = 0
-    _last: float = field(default_factory=time.monotonic)
+    _last: float | None = None
 
     def step(self, process: int, step: int, steps: int, loss: float, lr: float, batch: int) -> None:
         """Note the last step of a process, and show the sum of all steps."""
@@ -328,11 +328,11 @@ class _Overview:
         known = self._before + sum(steps for _, steps, _ in self._running.values())
         # Trainings that have not begun are taken to be as long as the others.
         all_steps = round(known * self.trainings / (self.finished + len(self._running)))
-        now = time.monotonic()
-        if (new := done - self._shown) > 0:
+        now, new = time.monotonic(), done - self._shown
+        if new > 0 and self._last is not None:  # before the first steps all processes have to start
             mean = sum(loss for _, _, loss in self._running.values()) / len(self._running)
             self.tell(StepReport(done, mean, {}, 0.0, lr, (now - self._last) / new), max(all_steps, done), batch)
-            self._shown, self._last = done, now
+        self._shown, self._last = max(done, self._shown), now
 
     def ended(self, process: int) -> None:
         """Note that the training of a process is finished."""
