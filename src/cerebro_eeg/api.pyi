@@ -261,7 +261,7 @@ def finetune(
     residual: Literal["bf16", "fp32"] = "bf16",
     micro_batch: int | None = None,
     compile: Literal["auto", "yes", "no"] = "auto",
-    capture: bool = False,
+    capture: bool = True,
     kernels: Literal["ours", "stock"] = "ours",
     recompute: bool = False,
     deterministic: bool = False,
@@ -338,8 +338,8 @@ def finetune(
         precision: Of the arithmetic; auto is bf16 on a GPU that has it.
         residual: Where the arithmetic is bf16, of what blocks add to: fp32 moves twice the memory.
         micro_batch: Windows that a process computes at once; otherwise what fits into memory.
-        compile: Compile the blocks; auto does so on a GPU.
-        capture: On a single GPU, repeat each training step as one CUDA graph. New, and never yet run on a GPU.
+        compile: Compile the blocks; auto does so on a GPU whose steps cannot be CUDA graphs.
+        capture: Repeat steps as CUDA graphs on one NVIDIA GPU, with the same bits; capture=False computes them plainly.
         kernels: Ours for attention, norms and GELU, on GPUs tried on an H200 only, or torch's alone.
         recompute: Gradient checkpointing: less memory, more time.
         deterministic: Bitwise equal repetitions on a GPU, too.
@@ -595,7 +595,7 @@ def pretrain(
     residual: Literal["bf16", "fp32"] = "bf16",
     micro_batch: int | None = None,
     compile: Literal["auto", "yes", "no"] = "auto",
-    capture: bool = False,
+    capture: bool = True,
     kernels: Literal["ours", "stock"] = "ours",
     recompute: bool = False,
     deterministic: bool = False,
@@ -645,8 +645,8 @@ def pretrain(
         precision: Of the arithmetic; auto is bf16 on a GPU that has it.
         residual: Where the arithmetic is bf16, of what blocks add to: fp32 moves twice the memory.
         micro_batch: Windows that a process computes at once; otherwise what fits into memory.
-        compile: Compile the blocks; auto does so on a GPU.
-        capture: On a single GPU, repeat each training step as one CUDA graph. New, and never yet run on a GPU.
+        compile: Compile the blocks; auto does so on a GPU whose steps cannot be CUDA graphs.
+        capture: Repeat steps as CUDA graphs on one NVIDIA GPU, with the same bits; capture=False computes them plainly.
         kernels: Ours for attention, norms and GELU, on GPUs tried on an H200 only, or torch's alone.
         recompute: Gradient checkpointing: less memory, more time.
         deterministic: Bitwise equal repetitions on a GPU, too.

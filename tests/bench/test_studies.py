@@ -150,7 +150,7 @@ def test_goals_read_what_was_measured(tmp_path):
         for rival, preset, form, n, ms, over in (
             ("CEReBrO", "small", "plain", 14, 9.0, 1.0),
             ("CEReBrO", "small", "captured", 14, 3.5, 1.3),
-            ("CEReBrO", "small", "whole, captured", 14, 3.4, ""),
+            ("CEReBrO", "small", "whole", 14, 3.4, ""),
             ("EEGNet", "small", "plain", 14, 1.0, 1.0),
             ("CEReBrO", "base", "captured", 14, 2.0, 1.0),
             ("CEReBrO", "small", "plain", 32, 9.0, 1.0),

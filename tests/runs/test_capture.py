@@ -1,19 +1,34 @@
-"""Steps as CUDA graphs: batches are filled up to few shapes and learn the same; on a GPU, graphs give the same bits."""
+"""Steps as CUDA graphs: batches are filled up to few shapes and learn the same, and graphs give the same bits.
+
+On a CPU, graphs are recorded calls of operators (``recorded_calls.py``), which repeat as little Python as a CUDA graph.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import train_stores
+from cerebro_eeg import Cerebro
 from cerebro_eeg.config import ObjectiveConfig
 from cerebro_eeg.data.batching.filling import Filling
+from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.errors import StoppedError, TrainingError
+from cerebro_eeg.fast import Capture, capturing
+from cerebro_eeg.fast.capture import CudaGraphs
+from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs import finetune, pretrain
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.train import loop
+from cerebro_eeg.runs.store_predictions import BatchOutputs, predict_windows
+from cerebro_eeg.runs.training import training_processes
+from cerebro_eeg.runs.windows import find_splits, read_task
+from cerebro_eeg.train import loop, step
 from cerebro_eeg.train.log import read_lines
-from train_stores import make_store
-from train_worker import preset
+from recorded_calls import recorded_calls
+from train_stores import MONTAGES, make_store
+from train_worker import MODEL, preset
 
 ENGINE = Engine(device="cpu", readers=0, threads=1, precision="fp64")
 PRETRAIN = pretrain.PretrainOptions(steps=4, seconds=1.0, paper=True)
@@ -35,7 +50,7 @@ def losses(run):
 def filled(monkeypatch, shapes, one_shape):
     """Fill up every batch of the next runs, and note the shapes that steps have."""
 
-    def fill(windows, batch, arithmetic, processes):
+    def fill(windows, batch, arithmetic):
         channels = np.concatenate([of_source.channels for of_source in windows])
         filling = Filling.choose(channels, batch, one_shape)
         assert filling is not None  # the windows of the store have different channels
@@ -90,17 +105,358 @@ def test_filling_makes_every_batch_a_multiple_and_leaves_equal_windows_alone():
     assert Filling.choose(np.full(10, 14), 64) is None
 
 
-@pytest.mark.gpu
-def test_captured_steps_give_the_bits_of_plain_ones(folder, tmp_path):
-    """In deterministic mode; also after a stop."""
-    engine = Engine(device="cuda", deterministic=True, readers=2, compile="no")
-    options = replace(PRETRAIN, steps=12)
-    plain = pretrain.pretrain([folder], tmp_path / "plain", preset({}), options, engine)
+# Recorded steps
+
+RECORDED = Engine(device="cpu", readers=0, threads=1, kernels="stock")
+LONGER = 14
+
+
+def scores(run):
+    """Everything that a run has logged, without the time that it took."""
+    logged = [line for file in sorted(Path(run).rglob("metrics.jsonl")) for line in read_lines(file)]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in logged]
+
+
+def silent(*given):
+    """Print nothing and show nothing."""
+
+
+def weights(run):
+    return {str(file.relative_to(run)): checkpoint.read(file)[1] for file in sorted(Path(run).rglob("model.*"))}
+
+
+def assert_same_bits(run, other):
+    assert scores(run) == scores(other)
+    ours, theirs = weights(run), weights(other)
+    assert ours.keys() == theirs.keys() != set()
+    for file, tensors in ours.items():
+        assert all(torch.equal(value, theirs[file][name]) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize(
+    "job",
+    [{}, {"objective": {"style": "vitmae"}}, {"objective": FURTHER}, {"model": {"attention": "standard"}}],
+    ids=["simmim", "vitmae", "further", "standard"],
+)
+def test_recorded_steps_of_a_pre_training_give_the_bits_of_plain_ones(tmp_path, job):
+    make_store(tmp_path / "store", 6, 8, pretrain=True)  # with windows for validation
+    options = replace(PRETRAIN, steps=LONGER)
     lines: list[str] = []
-    captured = pretrain.pretrain(
-        [folder], tmp_path / "captured", preset({}), options, replace(engine, capture=True), say=lines.append
-    )
+    with recorded_calls() as calls:
+        plain = pretrain.pretrain(
+            [tmp_path / "store"], tmp_path / "plain", preset(job), options, replace(RECORDED, capture=False)
+        )
+        assert calls.recorded == calls.replays == 0
+        found = pretrain.pretrain(
+            [tmp_path / "store"], tmp_path / "found", preset(job), options, RECORDED, say=lines.append
+        )
     assert not any("not captured" in line for line in lines)
-    assert losses(captured.folder) == pytest.approx(losses(plain.folder), rel=1e-3)  # filled up, so rounded otherwise
-    again = pretrain.pretrain([folder], tmp_path / "again", preset({}), options, replace(engine, capture=True))
-    assert again.sha256 == captured.sha256
+    assert calls.replays > 2 * (LONGER - 6)  # gradients and update of all steps but the first ones
+    assert found.validation
+    assert_same_bits(plain.folder, found.folder)
+
+
+TUNINGS = {
+    "drop path": (FINETUNE, {}),
+    "balanced": (replace(FINETUNE, balanced=True), {}),
+    "regression": (replace(FINETUNE, task="level"), {}),
+    "adapters": (replace(FINETUNE, lora=2), {}),
+    "few": (replace(FINETUNE, few=True), {}),
+    "read-out": (replace(FINETUNE, readout="moments"), {}),
+    "micro-batches": (FINETUNE, {"micro_batch": 5}),
+}
+
+
+@pytest.mark.parametrize("name", TUNINGS)
+def test_recorded_steps_of_a_fine_tuning_give_the_bits_of_plain_ones(folder, tmp_path, name):
+    options, engine = replace(TUNINGS[name][0], steps=LONGER), replace(RECORDED, **TUNINGS[name][1])
+    lines: list[str] = []
+    start = None
+    if name in ("adapters", "few"):
+        start = Path(pretrain.pretrain([folder], tmp_path / "start", preset({}), PRETRAIN, RECORDED).folder)
+        start /= "model.safetensors"
+    with recorded_calls() as calls:
+        for run, chosen in (("plain", replace(engine, capture=False)), ("found", engine)):
+            finetune.finetune(
+                folder, tmp_path / run, preset({}), options, chosen, start, rivals=False, say=lines.append
+            )
+    assert not any("not captured" in line for line in lines)
+    assert calls.replays > 2 * (LONGER - 6)
+    assert_same_bits(tmp_path / "plain", tmp_path / "found")
+
+
+def test_a_run_of_recorded_steps_that_is_stopped_goes_on_with_the_same_bits(folder, tmp_path, monkeypatch):
+    options = replace(PRETRAIN, steps=LONGER)
+    plain, begun = loop.StepComputer.begin, []
+
+    def begin(computer, micro_batches, asked):
+        begun.append(1)
+        plain(computer, micro_batches, (len(begun) == 8, False))
+
+    with recorded_calls() as calls:
+        whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), options, RECORDED)
+        monkeypatch.setattr(loop.StepComputer, "begin", begin)
+        with pytest.raises(StoppedError, match="step 8"):
+            pretrain.pretrain([folder], tmp_path / "parts", preset({}), options, RECORDED)
+        before = calls.replays
+        parts = pretrain.pretrain([folder], tmp_path / "parts", preset({}), options, RECORDED)
+        assert calls.replays > before
+    assert_same_bits(whole.folder, parts.folder)
+
+
+def test_not_a_number_in_a_recorded_step_names_the_windows_and_changes_no_weight(folder, tmp_path, monkeypatch):
+    original, bad = pretrain.MaskedTask._inputs, 11
+
+    def poisoned(task, raw, counts):
+        found, chosen = original(task, raw, counts), task._order.step(bad - 1)
+        if (raw.step.window[0], raw.step.epoch[0]) == (chosen.window[0], chosen.epoch[0]):
+            found.tensors[0][0, 0] = float("nan")
+        return found
+
+    options, engine = replace(PRETRAIN, steps=LONGER), replace(RECORDED, save_minutes=1e-9)
+    with recorded_calls() as calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(pretrain.MaskedTask, "_inputs", poisoned)
+            with pytest.raises(TrainingError, match=rf"step {bad} is not a number: windows s\d@\ds; nothing"):
+                pretrain.pretrain([folder], tmp_path / "run", preset({}), options, engine)
+        assert calls.replays > 0
+        assert len(losses(tmp_path / "run")) == bad - 1
+        pretrain.pretrain([folder], tmp_path / "run", preset({}), options, engine)
+        pretrain.pretrain([folder], tmp_path / "whole", preset({}), options, engine)
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+
+
+def test_steps_that_wait_for_the_device_are_computed_plainly_and_told(folder, tmp_path, monkeypatch):
+    gradients, options = step.gradients, replace(PRETRAIN, steps=6)
+
+    def waits(run, *given):
+        found = gradients(run, *given)
+        found[0].item()
+        return found
+
+    lines: list[str] = []
+    with recorded_calls() as calls:
+        plain = pretrain.pretrain([folder], tmp_path / "plain", preset({}), options, replace(RECORDED, capture=False))
+        monkeypatch.setattr(step, "gradients", waits)
+        found = pretrain.pretrain([folder], tmp_path / "found", preset({}), options, RECORDED, say=lines.append)
+    assert calls.replays == 0
+    assert sum("not captured as a CUDA graph (_local_scalar_dense waits" in line for line in lines) == 1
+    assert_same_bits(plain.folder, found.folder)
+
+
+def test_a_graph_that_gives_something_else_is_not_used(folder, tmp_path, monkeypatch):
+    """A graph repeats a number of Python; the plain step has another one in every call."""
+    gradients, options, turn = step.gradients, replace(PRETRAIN, steps=6), []
+
+    def moody(run, *given):
+        turn.append(1)
+        return gradients(run, *given) + (len(turn) % 2)
+
+    lines: list[str] = []
+    with recorded_calls() as calls:
+        monkeypatch.setattr(step, "gradients", moody)
+        pretrain.pretrain([folder], tmp_path / "found", preset({}), options, RECORDED, say=lines.append)
+    assert calls.recorded == 2
+    assert calls.replays == 1  # the one that was compared
+    assert sum("a graph did not give what the plain computation gives" in line for line in lines) == 1
+
+
+def test_what_cannot_be_recorded_is_known_beforehand(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_stores, "MONTAGES", MONTAGES[:1])  # a read-out of fixed channels needs the same ones
+    make_store(tmp_path / "alike", 6, 8)
+    tried = []
+    monkeypatch.setattr(Capture, "_try", lambda *given: tried.append(1))
+    chosen = preset({"objective": {"style": "vitmae"}, "model": {"attention": "standard"}})
+    tuning = replace(FINETUNE, steps=6, readout="narrow")
+    with recorded_calls():
+        pretrain.pretrain([folder], tmp_path / "visible", chosen, replace(PRETRAIN, steps=6), RECORDED)
+        finetune.finetune(tmp_path / "alike", tmp_path / "narrow", preset({}), tuning, RECORDED, None, rivals=False)
+        assert tried == []
+        pretrain.pretrain([folder], tmp_path / "masked", preset({}), replace(PRETRAIN, steps=6), RECORDED)
+    assert tried != []
+
+
+def test_outputs_of_a_store_are_recorded_with_the_same_bits(folder):
+    store = Store(folder)
+    task = read_task(store, "alpha", 1.0, None, None)
+    windows = next(iter(find_splits(store, task, None))).train
+    model = Cerebro(2, config=MODEL)
+    with (
+        recorded_calls() as calls,
+        training_processes(None, RECORDED, silent, silent) as (processes, _, _),
+        torch.no_grad(),
+    ):
+        outputs = BatchOutputs(model, processes)
+        rounds = [predict_windows(model, store, windows, processes, batch_size=4, outputs=outputs) for _ in range(3)]
+        before = calls.replays
+        assert before > 0
+        model.final_layer.weight.add_(1.0)  # in place: graphs read it
+        changed = predict_windows(model, store, windows, processes, batch_size=4, outputs=outputs)
+        assert calls.replays > before
+        recorded = calls.recorded
+        model.reset_head(2)  # other tensors: graphs would read the old ones
+        fresh = predict_windows(model, store, windows, processes, batch_size=4, outputs=outputs)
+        with capturing(False):
+            plain = predict_windows(model, store, windows, processes, batch_size=4)
+    assert calls.recorded > recorded
+    np.testing.assert_array_equal(rounds[0], rounds[1])
+    np.testing.assert_array_equal(rounds[0], rounds[2])
+    assert not np.array_equal(changed, rounds[0])
+    np.testing.assert_array_equal(fresh, plain)
+
+
+# The machinery
+
+CPU = torch.device("cpu")
+
+
+def test_a_computation_is_recorded_the_second_time_and_replayed_from_then_on():
+    calls_of_python = []
+
+    def compute(form, tensors):
+        calls_of_python.append(form)
+        return tensors[0] * 2
+
+    with recorded_calls() as calls:
+        capture = Capture(compute, CPU)
+        for number in range(5):
+            assert capture("a", [torch.full((3,), float(number))]).tolist() == [2.0 * number] * 3
+        assert calls_of_python == ["a"] * 3  # plain, plain and recorded, then never again
+        assert calls.replays == 1 + 4
+        assert capture("a", [torch.ones(4)]).tolist() == [2.0] * 4  # another shape is another graph
+        assert calls_of_python == ["a"] * 4
+        with capturing(False):
+            assert capture("a", [torch.ones(3)]).tolist() == [2.0] * 3
+        assert calls_of_python == ["a"] * 5
+    assert capture.refused is None
+
+
+def test_without_memory_for_a_further_graph_computations_are_plain():
+    full = [False]
+
+    def compute(form, tensors):
+        if full[0] and len(tensors[0]) == 4:
+            full[0] = False
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return tensors[0] * 2
+
+    with recorded_calls() as calls:
+        capture = Capture(compute, CPU)
+        for _ in range(3):
+            capture("a", [torch.ones(3)])
+        before, full[0] = calls.replays, True
+        assert capture("a", [torch.ones(4)]).tolist() == [2.0] * 4
+        assert capture.refused == "the GPU has too little memory for graphs of several shapes"
+        assert capture("a", [torch.ones(3)]).tolist() == [2.0] * 3
+        assert calls.replays == before
+        full[0] = True
+        with pytest.raises(torch.OutOfMemoryError):  # there is nothing left to give up
+            capture("a", [torch.ones(4)])
+
+
+def test_a_model_with_a_hook_is_not_recorded():
+    layer, seen = torch.nn.Linear(2, 2), []
+    with recorded_calls() as calls, torch.no_grad():
+        capture = Capture(lambda form, tensors: layer(tensors[0]), CPU, module=layer)
+        for _ in range(3):
+            capture(None, [torch.ones(1, 2)])
+        replays = calls.replays
+        layer.register_forward_hook(lambda *given: seen.append(1))
+        for _ in range(4):
+            capture(None, [torch.ones(1, 2)])
+    assert calls.replays == replays > 0
+    assert len(seen) == 4
+    assert capture.refused == "the model has got a hook, which would not be called"
+
+
+def test_recordings_repeat_numbers_of_the_host_and_compute_nothing_by_themselves():
+    """What the tests above rely on: a recording is as blind as a CUDA graph."""
+    weight, rate = torch.ones(2), 0.5
+
+    def update():
+        weight.mul_(rate)
+        return weight + 1
+
+    with recorded_calls() as calls:
+        replay, found = calls(CPU).record(update)
+        assert weight.tolist() == [1.0, 1.0]
+        rate = 100.0
+        replay()
+        assert (weight.tolist(), found.tolist()) == ([0.5, 0.5], [1.5, 1.5])
+        for wrong in (lambda: weight.sum().item(), lambda: torch.tensor([1.0]), lambda: weight[weight > 0]):
+            with pytest.raises(RuntimeError, match="waits for the device or copies from the host"):
+                calls(CPU).record(wrong)
+
+
+# The same on a GPU
+
+CUDA = Engine(device="cuda", deterministic=True, readers=2)
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Counts how often something recorded was repeated on a GPU."""
+    found, record = [], CudaGraphs.record
+
+    def counting(graphs, compute):
+        replay, result = record(graphs, compute)
+        return (lambda: (found.append(1), replay())[1]), result
+
+    monkeypatch.setattr(CudaGraphs, "record", counting)
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("job", [{}, {"objective": {"style": "vitmae"}}, {"objective": FURTHER}])
+def test_captured_steps_of_a_pre_training_give_the_bits_of_plain_ones(tmp_path, replays, job, precision):
+    make_store(tmp_path / "store", 6, 8, pretrain=True)
+    options, engine = replace(PRETRAIN, steps=LONGER), replace(CUDA, precision=precision)
+    lines: list[str] = []
+    for run, chosen in (("plain", replace(engine, capture=False)), ("found", engine)):
+        assert len(replays) == 0
+        pretrain.pretrain([tmp_path / "store"], tmp_path / run, preset(job), options, chosen, say=lines.append)
+    assert not any("not captured" in line for line in lines)
+    assert len(replays) > 2 * (LONGER - 6)
+    assert_same_bits(tmp_path / "plain", tmp_path / "found")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TUNINGS)
+def test_captured_steps_of_a_fine_tuning_give_the_bits_of_plain_ones(folder, tmp_path, replays, name):
+    options, engine = replace(TUNINGS[name][0], steps=LONGER), replace(CUDA, **TUNINGS[name][1])
+    lines: list[str] = []
+    start = None
+    if name in ("adapters", "few"):
+        run = pretrain.pretrain([folder], tmp_path / "start", preset({}), PRETRAIN, replace(CUDA, capture=False))
+        start = Path(run.folder) / "model.safetensors"
+    for run, chosen in (("plain", replace(engine, capture=False)), ("found", engine)):
+        assert len(replays) == 0
+        finetune.finetune(folder, tmp_path / run, preset({}), options, chosen, start, rivals=False, say=lines.append)
+    assert not any("not captured" in line for line in lines)
+    assert len(replays) > 2 * (LONGER - 6)
+    assert_same_bits(tmp_path / "plain", tmp_path / "found")
+
+
+@pytest.mark.gpu
+def test_a_capture_that_fails_leaves_the_gpu_usable():
+    device, waits = torch.device("cuda"), [True]
+    noise = torch.rand(8, 8, device=device)
+
+    def compute(form, tensors):
+        found = tensors[0] @ noise
+        return found + found.sum().item() if waits[0] else found
+
+    capture, x = Capture(compute, device), torch.rand(4, 8, device=device)
+    plain = x @ noise
+    for _ in range(4):
+        torch.testing.assert_close(capture(None, [x]), plain + plain.sum())
+    assert capture.refused is not None
+    assert torch.rand(3, device=device).shape == (3,)  # the generator is not left in the capture
+    waits[0] = False
+    again = Capture(compute, device)
+    for _ in range(4):
+        torch.testing.assert_close(again(None, [x]), plain)
+    assert again.refused is None
+    del again, capture
+    torch.cuda.synchronize()

@@ -229,6 +229,6 @@ def test_the_command_line_takes_a_store(place, tmp_path, capsys):
     assert cli.main([*command, "--out", str(tmp_path / "f.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["columns"] == ["recording", "start", "subject", "split", "label"]
     words = (tmp_path / "f.csv").read_text()
-    assert "edf" not in words
+    assert ".edf" not in words
     assert "s-a" not in words  # ids alone
     assert MONTAGES[0][0] not in words

@@ -25,7 +25,7 @@ from cerebro_eeg.runs.baselines import (
     to_patches,
     to_series,
 )
-from cerebro_eeg.runs.pretrain import validate
+from cerebro_eeg.runs.pretrain import Validation
 from cerebro_eeg.runs.reconstruction import RIVALS, Reconstructed, dataset_of, find_examples, reconstruct
 from cerebro_eeg.schema import from_dict, to_dict
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -213,7 +213,7 @@ def test_the_taper_covers_neighbours_as_one():
 def test_the_model_s_error_is_that_of_validation(tmp_path):
     sources = store_of(tmp_path, [("a", NAMES, noise(40)), ("b", NAMES[:3], noise(20, 3, 1))])
     model = model_of()
-    expected = validate(model, model, sources, ProcessGroup(), 16)["validation_masked"]
+    expected = Validation(model, model, sources, ProcessGroup(), 16)()["validation_masked"]
     model.train()
     found = reconstruct(model, sources, sources, "cpu")
     assert found.total.model == pytest.approx(expected, rel=1e-6)

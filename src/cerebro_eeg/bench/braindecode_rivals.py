@@ -6,19 +6,18 @@ they get the same seconds at 200 Hz. LaBraM looks its channels up in every call,
 gets their places once, in both forms.
 """
 
-import contextlib
 import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cerebro_eeg.bench.clock import Call
+from cerebro_eeg.fast.capture import leave_capture
 
 CLIP = 1.0
 LEARNING_RATE = 1e-4
@@ -122,7 +121,7 @@ def captured_step(rival: TrainableRival, half: bool) -> Call:
         with torch.cuda.graph(graph, pool, side):
             step()
     except Exception:
-        _leave_capture(device, before, pool)
+        leave_capture(device, before, pool)
         raise
     finally:
         gc.enable()
@@ -151,14 +150,3 @@ def _labram(module: nn.Module, signal_BCT: Tensor, names: Sequence[str]) -> Call
         return output
 
     return forward
-
-
-def _leave_capture(device: torch.device, stream: torch.cuda.Stream, pool: Any) -> None:
-    """Restore what a failed capture leaves changed: the stream, the allocator, and a generator that no step can use."""
-    torch.cuda.set_stream(stream)
-    with contextlib.suppress(RuntimeError, AttributeError):  # torch has ended it already, or another torch
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
-    with contextlib.suppress(RuntimeError):  # the error of the capture may be reported once more
-        torch.cuda.synchronize(device)
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    generator.graphsafe_set_state(generator.clone_state())

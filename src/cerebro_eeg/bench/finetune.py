@@ -2,7 +2,7 @@
 
 A step of ours is that of ``finetune`` itself: its task, optimizer and :class:`StepComputer`, on one batch of a store
 whose inputs are on the device. It computes gradients, clips them, waits for the loss and updates the weights. The forms
-are *plain*, *compiled* and *captured* (``--capture``). Rivals run in a plain loop, which does not read its loss, and as
+are *plain*, *compiled* and *captured*. Rivals run in a plain loop, which does not read its loss, and as
 one CUDA graph captured by hand. All of them take turns.
 
 *whole* is a run of ``finetune`` from the store. A step of it is timed from one report to the next over its second half,
@@ -267,11 +267,9 @@ def rival_step(
 
 def engine_of(form: str, device: torch.device, readers: int = 2) -> Engine:
     """Return the settings of ``finetune`` for a form: *whole* has the defaults."""
-    if form in ("captured", "whole, captured"):
-        if device.type != "cuda":
-            raise RuntimeError("CUDA graphs need a CUDA device")
-        return Engine(device=str(device), readers=readers, capture=True)
-    if form == "whole":
+    if form == "captured" and device.type != "cuda":
+        raise RuntimeError("CUDA graphs need a CUDA device")
+    if form in ("captured", "whole"):
         return Engine(device=str(device), readers=readers)
     compiled: Literal["yes", "no"] = "yes" if form == "compiled" else "no"
     return Engine(device=str(device), readers=readers, compile=compiled, capture=False)
@@ -296,7 +294,7 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
     said: list[str] = []
     with capturing(engine.capture), Loader([(store, windows)], threads=0, pin=device.type == "cuda") as loader:
         arithmetic = choose_arithmetic(engine, processes, RunFolder(folder), config, [windows], settings.batch_size)
-        filling = fill_batches([windows], settings.batch_size, arithmetic, processes)
+        filling = fill_batches([windows], settings.batch_size, arithmetic)
         micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
         task = finetune.LabelTask(
             windows, order, loader, settings, config.depth, False, 0, processes, micro, dtype, filling
@@ -324,7 +322,7 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
 def check_captured(said: Sequence[str]) -> None:
     """Raise an error if a run said that it does not capture its steps: it would be measured as what it is not."""
     for line in said:
-        if "not captured" in line or "--capture needs" in line:
+        if "not captured" in line:
             raise TrainingError(line.removeprefix("note: "))
 
 
@@ -378,7 +376,7 @@ def measure_whole(
 
         return call
 
-    whole_forms = ["whole", "whole, captured"] if "captured" in forms else ["whole"]
+    whole_forms = ["whole", "whole, plain"] if "captured" in forms else ["whole"]
     calls: dict[str, Call] = {form: whole(form) for form in whole_forms}
     if bare is not None:
         calls["step"] = bare
@@ -390,7 +388,7 @@ def measure_whole(
         step = MeasuredStep(OURS, form, calls[form], labelled.split.train.samples, parameters)
         seconds = statistics.median(taken[form][1:] or taken[form]) if form in taken else None
         times = turns.times(form, "step")
-        spent = kernels.get(f"{OURS}, {'plain' if form == 'whole, captured' else 'compiled'}")  # the engine's default
+        spent = kernels.get(f"{OURS}, plain")
         rows.append(as_row(name, step, windows, labelled, turns.timings.get(form), times, spent, seconds))
     return {f"{OURS}, {form}": error for form, error in turns.failing.items()}
 

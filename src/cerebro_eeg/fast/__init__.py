@@ -36,7 +36,7 @@ from cerebro_eeg.batch import Layout
 from cerebro_eeg.fast import eligible, inference_cpu, inference_cuda
 from cerebro_eeg.fast.attention import attend
 from cerebro_eeg.fast.block_parts import BlockParts
-from cerebro_eeg.fast.capture import Capture, can_capture, capturing, constant
+from cerebro_eeg.fast.capture import Capture, can_capture, capturing, constant, has_graphs
 from cerebro_eeg.fast.compile import Compilable, compile_model
 from cerebro_eeg.fast.eligible import choose, use
 from cerebro_eeg.fast.embedding import masked_linear, row_difference
@@ -56,6 +56,7 @@ __all__ = [
     "choose",
     "compile_model",
     "constant",
+    "has_graphs",
     "linear",
     "masked_linear",
     "mlp",

@@ -4,9 +4,9 @@ A small model computes a step in 3 ms on a large GPU, while Python needs ten tim
 CUDA graph launches them all at once. It repeats exactly the same kernels, so results are the same bits.
 
 A graph holds for one form of the inputs, that is for one set of shapes. :class:`Capture` computes the first inputs of a
-form plainly, which also compiles kernels and fills caches. The second time it records, and from then on it replays.
-All its graphs share one pool of memory, because they never run at the same time. What cannot be recorded is computed
-plainly, and ``Capture.refused`` says why.
+form plainly, which also compiles kernels and fills caches. The second time it computes plainly, records, replays, and
+compares. Only a graph that gives what the plain computation gives is replayed from then on. What cannot be recorded, or
+differs, is computed plainly, and ``Capture.refused`` says why.
 """
 
 import contextlib
@@ -15,14 +15,19 @@ import functools
 import gc
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from cerebro_eeg.fast.graph import Snapshot
 
 Inputs = Sequence[Tensor | None]
 """Tensors on the device, in an order that the caller knows."""
-_captures = contextvars.ContextVar("captures", default=False)
+T = TypeVar("T")
+SAME = 1e-3
+"""Relative difference up to which a replay gives what the plain computation gave: sums may have another order."""
+_captures = contextvars.ContextVar("captures", default=True)
 
 
 @contextlib.contextmanager
@@ -35,9 +40,14 @@ def capturing(on: bool) -> Iterator[None]:
         _captures.reset(token)
 
 
+def has_graphs(device: torch.device) -> bool:
+    """Return whether a device has CUDA graphs."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
 def can_capture(device: torch.device) -> bool:
     """Return whether computations on a device may become CUDA graphs."""
-    return _captures.get() and device.type == "cuda" and torch.version.hip is None
+    return _captures.get() and has_graphs(device)
 
 
 def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -45,7 +55,7 @@ def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtyp
 
     A copy from the host makes the CPU wait for the GPU, and a CUDA graph cannot repeat it.
     """
-    if device.type != "cuda" or torch.compiler.is_compiling():
+    if not has_graphs(device) or torch.compiler.is_compiling():
         return torch.tensor(numbers, dtype=dtype, device=device)
     return _kept(numbers, device, dtype)
 
@@ -54,21 +64,6 @@ def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtyp
 def _kept(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(numbers, dtype=dtype, device=device)
-
-
-@dataclass
-class _Recorded:
-    """The graphs for one form, with the memory that the inputs are copied into."""
-
-    inputs: list[Tensor | None]
-    first: torch.cuda.CUDAGraph
-    found: Tensor
-    then: torch.cuda.CUDAGraph | None
-
-    def write(self, given: Inputs) -> None:
-        for own, new in zip(self.inputs, given, strict=True):
-            if own is not None and new is not None:
-                own.copy_(new)
 
 
 class Pending:
@@ -86,15 +81,102 @@ class Pending:
         return self._host
 
 
+class Waiting(Protocol):
+    """A result that can be waited for."""
+
+    def wait(self) -> Tensor: ...
+
+
+class Recorder(Protocol):
+    """Records computations of a device and replays them. :class:`CudaGraphs` is the one that the package has."""
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Work after all present work of the caller, and before its next work."""
+
+    def record(self, compute: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Return a function that repeats a computation, and where its results will be. Nothing is computed here.
+
+        A RuntimeError says why the computation cannot be recorded.
+        """
+
+    def pending(self, found: Tensor) -> Waiting:
+        """Return a result on its way to the host; what follows may overwrite the result."""
+
+
+class CudaGraphs:
+    """Records computations of one GPU as CUDA graphs, and replays them on a stream of its own.
+
+    All graphs share one pool of memory, because they never run at the same time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
+
+    def record(self, compute: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        try:
+            # "thread_local": other threads may use the GPU during the capture without an error.
+            with _without_collection(), torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
+                found = compute()
+        except RuntimeError:
+            leave_capture(self._device, before, self._pool)
+            raise
+        return graph.replay, found
+
+    def pending(self, found: Tensor) -> Pending:
+        with torch.cuda.stream(self._stream):
+            return Pending(found)
+
+
+def leave_capture(device: torch.device, stream: torch.cuda.Stream, pool: Any) -> None:
+    """Restore what a failed capture leaves changed: the stream, the allocator, and a generator that no step can use."""
+    torch.cuda.set_stream(stream)
+    with contextlib.suppress(RuntimeError, AttributeError):  # torch has ended it already, or another torch
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    with contextlib.suppress(RuntimeError):  # the error of the capture may be reported once more
+        torch.cuda.synchronize(device)
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
+@dataclass
+class _Recorded:
+    """What was recorded for one form, with the memory that the inputs are copied into."""
+
+    inputs: list[Tensor | None]
+    first: Callable[[], None]
+    found: Tensor
+    then: Callable[[], None] | None
+
+    def __call__(self, given: Inputs) -> Tensor:
+        """Repeat the computation for other inputs, and return the result; the next call overwrites it."""
+        for own, new in zip(self.inputs, given, strict=True):
+            if own is not None and new is not None:
+                own.copy_(new)
+        self.first()
+        return self.found
+
+
 class Capture:
-    """Computes a function of tensors, as a CUDA graph from the second time on that inputs have one form.
+    """Computes a function of tensors, as a CUDA graph from the third time on that inputs have one form.
 
     Parameters
     ----------
     compute : returns one tensor from a form and the tensors of the inputs. It must not read anything else that changes,
-        and must neither wait for the GPU nor copy from the host.
+        and must neither wait for the GPU nor copy from the host. The second time, it is called more than once.
     then : a second half, such as the update of a training step. It may use what the first half has left behind, such as
         gradients, and is called by ``proceed``, so that the caller may look at the result before.
+    module : the model whose weights are read. A graph reads them where they were when it was recorded. Where tensors or
+        parts have been replaced since, what was recorded is thrown away.
     """
 
     def __init__(
@@ -102,79 +184,88 @@ class Capture:
         compute: Callable[[Hashable, Inputs], Tensor],
         device: torch.device,
         then: Callable[[], None] | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         self._compute, self._then, self._device = compute, then, device
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.MemPool()
+        self._module, self._snapshot = module, None if module is None else Snapshot(module)
+        self._recorder: Recorder = recorder_of(device)
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
         self._now: _Recorded | None = None
         self.refused: str | None = None
-        """Why the computation cannot be recorded; None where it can, or was not tried yet."""
+        """Why computations are not replayed; None where they are, or where that was not tried yet."""
 
     def __call__(self, form: Hashable, inputs: Inputs) -> Tensor:
         """Return the result; the next call overwrites it. Work of the current stream comes before it."""
         key = (form, *(None if x is None else (x.shape, x.dtype) for x in inputs))
-        with self._aside():
-            again = key in self._seen and can_capture(self._device)
-            if again and key not in self._recorded and self.refused is None:
-                self._record(key, form, inputs)
+        with self._recorder.aside():
+            allowed = can_capture(self._device)
+            self._forget_changed()
+            if allowed and key in self._seen and key not in self._recorded and self.refused is None:
+                self._try(key, form, inputs)
             self._seen.add(key)
-            self._now = self._recorded.get(key) if again else None
-            if self._now is None:
-                with torch.cuda.use_mem_pool(self._pool):
-                    return self._compute(form, inputs)
-            self._now.write(inputs)
-            self._now.first.replay()
-            return self._now.found
+            self._now = self._recorded.get(key) if allowed else None
+            return self._plain(form, inputs) if self._now is None else self._now(inputs)
 
-    def pending(self, form: Hashable, inputs: Inputs) -> Pending:
+    def pending(self, form: Hashable, inputs: Inputs) -> Waiting:
         """Begin to compute, and return the result on its way to the host."""
-        found = self(form, inputs)
-        with torch.cuda.stream(self._stream):
-            return Pending(found)
+        return self._recorder.pending(self(form, inputs))
 
     def proceed(self) -> None:
         """Compute the second half of the last call."""
         assert self._then is not None
-        with self._aside():
-            if self._now is None or self._now.then is None:
-                with torch.cuda.use_mem_pool(self._pool):
-                    self._then()
-            else:
-                self._now.then.replay()
+        with self._recorder.aside():
+            (self._then if self._now is None or self._now.then is None else self._now.then)()
 
-    @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Work on the stream of the graphs, after all present work of the current stream and before its next work."""
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
-
-    def _record(self, key: Hashable, form: Hashable, inputs: Inputs) -> None:
-        """Record the graphs for a form, or note why that is not possible. Nothing is computed here."""
-        own = [None if x is None else torch.empty_like(x) for x in inputs]
-        first, then = torch.cuda.CUDAGraph(), None if self._then is None else torch.cuda.CUDAGraph()
+    def _plain(self, form: Hashable, inputs: Inputs) -> Tensor:
+        """Compute without a graph. The memory of other graphs is given up if there is too little."""
         try:
-            with _without_collection():
-                with self._graph(first):
-                    found = self._compute(form, own)
-                if then is not None and self._then is not None:
-                    with self._graph(then):
-                        self._then()
-        except (RuntimeError, torch.OutOfMemoryError) as error:
-            self.refused = " ".join(str(error).split())[:200]
-            torch.cuda.synchronize(self._device)
-            return
-        self._recorded[key] = _Recorded(own, first, found, then)
+            return self._compute(form, inputs)
+        except torch.OutOfMemoryError:
+            if not self._recorded:
+                raise
+        self._recorded.clear()
+        self.refused = "the GPU has too little memory for graphs of several shapes"
+        return self._compute(form, inputs)
 
-    def _graph(self, graph: torch.cuda.CUDAGraph) -> contextlib.AbstractContextManager[None]:
-        # "thread_local": other threads may use the GPU during the capture without an error.
-        pool: Any = self._pool.id
-        recording: contextlib.AbstractContextManager[None] = torch.cuda.graph(graph, pool, self._stream, "thread_local")
-        return recording
+    def _forget_changed(self) -> None:
+        """Throw away what was recorded if it would read tensors that the model no longer has."""
+        if self._module is None or self._snapshot is None or self._snapshot.change() is None:
+            return
+        self._snapshot = Snapshot(self._module)
+        self._recorded.clear()
+        if (reason := self._snapshot.change()) is not None:  # a hook, which a graph would not call
+            self.refused = reason
+
+    def _try(self, key: Hashable, form: Hashable, inputs: Inputs) -> None:
+        """Record the computation for a form, and keep it if it gives what the plain computation gives."""
+        plain = self._plain(form, inputs)
+        if self.refused is not None:
+            return
+        own = [None if x is None else x.clone() for x in inputs]
+        try:
+            first, found = self._recorder.record(lambda: self._compute(form, own))
+            then = None if self._then is None else self._recorder.record(self._then)[0]
+        except RuntimeError as error:
+            self.refused = " ".join(str(error).split())[:200]
+            return
+        recorded = _Recorded(own, first, found, then)
+        if is_same(recorded(inputs), plain):
+            self._recorded[key] = recorded
+        else:
+            self.refused = "a graph did not give what the plain computation gives"
+
+
+def is_same(found: Tensor, plain: Tensor) -> bool:
+    """Return whether two results differ by no more than the order of sums can make them differ."""
+    found, plain = found.detach().double(), plain.detach().double()
+    largest = float(plain.nan_to_num(0.0, 0.0, 0.0).abs().amax()) if plain.numel() else 0.0
+    return torch.allclose(found, plain, rtol=SAME, atol=SAME**2 * largest, equal_nan=True)
+
+
+def recorder_of(device: torch.device) -> Recorder:
+    """Return what records the computations of a device."""
+    return CudaGraphs(device)
 
 
 @contextlib.contextmanager

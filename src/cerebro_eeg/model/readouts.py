@@ -111,6 +111,11 @@ class Readout(nn.Module):
         """Whether it reads the scale of the recording."""
         return bool(({"amplitude"} | _COARSE | _FINE) & set(self.config.parts))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it makes the host wait for the device: it compares the channels of every batch with its own."""
+        return bool(self.config.channels)
+
     def cross_spectra(self, batch: Batch) -> Tensor:
         """Return the covariances of the channels in bins of 1 Hz, which ``bands`` reads, as triangles (B, F, P)."""
         grid = _FixedGrid(batch, self._ids, self.config.channels)

@@ -61,7 +61,7 @@ from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes, train_side_by_side
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
-from cerebro_eeg.runs.store_predictions import features, predict_windows, to_predictions
+from cerebro_eeg.runs.store_predictions import BatchOutputs, features, predict_windows, to_predictions
 from cerebro_eeg.runs.training import (
     Say,
     Tell,
@@ -646,7 +646,8 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     order = Order(seed, [len(windows)], batch)
     turns = -(-len(shared.splits) * len(options.seeds) // shared.at_once)
     limit = time_limit(options.minutes, options.steps, turns)
-    arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch)
+    plain = None if model.readout is None or not model.readout.waits else "the read-out waits for the GPU"
+    arithmetic = choose_arithmetic(engine, processes, folder, config, [windows], batch, plain)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
     layer_decay = table.layer_decay if shared.start is not None else 1.0  # new lower layers must learn as fast
     model.encoder.set_drop_path(table.drop_path, table.drop_path_schedule)
@@ -666,7 +667,7 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     with Loader(
         [(store, windows)], threads=engine.readers, processes=cuda, pin=cuda, electrodes=one.electrodes
     ) as loader:
-        filling = fill_batches([windows], batch, arithmetic, processes)
+        filling = fill_batches([windows], batch, arithmetic)
         task = LabelTask(
             windows, order, loader, table, config.depth, options.balanced, seed, processes, micro, dtype, filling
         )
@@ -686,6 +687,7 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about, limit)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         few_subjects.move_like(one.model, model)
+        outputs = _validation_outputs(one, run, processes)
         with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             if options.readout is not None and not options.few and run.progress.step == 0:
                 start_readout(one.model, store, windows, processes, one.electrodes)
@@ -695,14 +697,14 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
                 _train_probe(shared, one, say)
                 few_subjects.begin_with_head(model, one.model)
                 if split.validation is not None:
-                    metric, score = _validate(shared, one, run, 0)
+                    metric, score = _validate(shared, one, run, outputs, 0)
                     log.write(0, epoch=0, **{f"validation_{metric}": score})
             for step in steps:
                 few_subjects.update_average(model)
                 ends = length.ends_epoch(step.step) or run.progress.notes.get("finished")
                 if split.validation is not None and ends:
                     epoch = -(-step.step // length.epoch)
-                    metric, score = _validate(shared, one, run, epoch)
+                    metric, score = _validate(shared, one, run, outputs, epoch)
                     passed = -(-step.step // order.steps(1))  # another number than the epoch only with --few
                     log.write(step.step, epoch=passed, **{f"validation_{metric}": score})
                     if not shared.terse:
@@ -722,16 +724,26 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     return run.progress.step, notes.get("best_step")
 
 
-def _validate(shared: _Shared, one: _OneTraining, run: loop.TrainingRun, epoch: int) -> tuple[str, float]:
+def _validation_outputs(one: _OneTraining, run: loop.TrainingRun, processes: ProcessGroup) -> BatchOutputs:
+    """Return what computes the outputs of all validations of a training; CUDA graphs are then recorded once.
+
+    Where adapters learn, what is scored is the plain model that would be saved, as it is then.
+    """
+    if run.module is not one.model:
+        return BatchOutputs(one.model, processes)
+    return BatchOutputs(run.wrapped, processes, precision=run.precision)
+
+
+def _validate(
+    shared: _Shared, one: _OneTraining, run: loop.TrainingRun, outputs: BatchOutputs, epoch: int
+) -> tuple[str, float]:
     """Score the validation windows, keep the weights if they are the best so far, and return metric and score."""
     validation, folder, step = one.split.validation, one.folder, run.progress.step
     assert validation is not None
-    scored, precision = run.wrapped, run.precision
-    if run.module is not one.model:  # adapters: what is scored is the plain model that would be saved, as it is then
+    if run.module is not one.model:
         few_subjects.fill_plain(one.model, run.module)
-        scored, precision = one.model, "fp32"
     output = head_outputs(
-        scored, shared.store, validation, shared.processes, electrodes=one.electrodes, precision=precision
+        outputs.model, shared.store, validation, shared.processes, electrodes=one.electrodes, outputs=outputs
     )
     metric, score = headline(to_predictions(shared.store, validation, _unscaled(output, one.split)))
     notes = run.progress.notes

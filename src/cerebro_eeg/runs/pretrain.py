@@ -1,7 +1,7 @@
 """Pretrain: learn from the windows of one or several stores by reconstructing masked patches.
 
 ``pretrain`` goes from stores to weights and resumes a run that was stopped. ``MaskedTask`` gives the training loop the
-micro-batches and their losses. ``validate`` measures the error on windows that are not trained on.
+micro-batches and their losses. ``Validation`` measures the error on windows that are not trained on.
 
 Legend: **B** windows, **R** rows, **N** tokens of a row.
 """
@@ -9,7 +9,7 @@ Legend: **B** windows, **R** rows, **N** tokens of a row.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
 from cerebro_eeg.data.batching.order import Order, Step, in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
+from cerebro_eeg.fast import Capture
 from cerebro_eeg.model import checkpoint, further_targets
 from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
 from cerebro_eeg.model.masks import token_counts
@@ -65,6 +66,7 @@ from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.log import read_lines
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
+from cerebro_eeg.train.step import autocast_to
 
 Sources = Sequence[tuple[Store, Windows]]
 FIT_WINDOWS = 1024
@@ -133,7 +135,10 @@ def _pretrain(
     counts = [len(windows) for _, windows in sources]
     batch = fit_batch(table.batch_size, sum(counts), options.paper, say)
     order = Order(options.seed, counts, batch, options.weights)
-    arithmetic = choose_arithmetic(engine, processes, folder, config, [windows for _, windows in sources], batch)
+    every, plain = [windows for _, windows in sources], None
+    if model.objective.style == "vitmae" and config.attention == "standard":
+        plain = "standard attention over visible patches has another shape in every step"
+    arithmetic = choose_arithmetic(engine, processes, folder, config, every, batch, plain)
     micro, dtype = arithmetic.micro_batches, arithmetic.signal_dtype
     settings = {
         "model": to_dict(config),
@@ -153,7 +158,7 @@ def _pretrain(
     cuda = processes.device.type == "cuda"
     with Loader(sources, threads=engine.readers, processes=cuda, pin=cuda) as loader:
         fit_further_targets(model, loader, counts)
-        filling = fill_batches([windows for _, windows in sources], batch, arithmetic, processes)
+        filling = fill_batches(every, batch, arithmetic)
         task = MaskedTask(
             sources, order, loader, config, model.objective, options.seed, processes, micro, dtype, filling
         )
@@ -175,11 +180,12 @@ def _pretrain(
             "pretrain", model, task, groups, table.betas, table.clip, length, settings, about, limit, facts
         )
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
+        precision, graphs = arithmetic.precision, arithmetic.graphs
+        validate = Validation(model, run.wrapped, validation, processes, at_once, dtype, precision, graphs)
         with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             for step in steps:
                 if validation and (length.ends_epoch(step.step) or run.progress.notes.get("finished")):
-                    with loop.autocast(run):
-                        values = validate(model, run.wrapped, validation, processes, at_once, dtype)
+                    values = validate()
                     run.progress.notes["validation"] = values
                     log.write(step.step, **values)
                     error = values["validation_masked"]
@@ -365,39 +371,70 @@ def view_noise(seed: int, key_B: Tensor, epoch_B: Tensor) -> tuple[Tensor, Tenso
     return random_numbers.uniform(view_B[:, None], torch.arange(3)), view_B
 
 
-@torch.no_grad()
-def validate(
-    model: MaskedCerebro,
-    module: nn.Module,
-    sources: Sources,
-    processes: ProcessGroup,
-    batch: int,
-    dtype: torch.dtype = torch.float16,
-) -> dict[str, float]:
-    """Return the masked and the visible error over all windows of the sources, with masks that never change."""
-    counts = [len(windows) for _, windows in sources]
-    if sum(counts) == 0:
-        return {}
-    config, objective = model.config, model.objective
-    everything = next(in_order(counts, sum(counts)))
-    size = processes.size
-    # Every process computes the same number of parts, because a sharded forward pass needs all processes.
-    shared = len(everything) >= size
-    mine = everything.part(processes.rank, size) if shared else everything
-    parts = max(1, min(-(-len(everything) // (size * batch)), len(everything) // (size if shared else 1)))
-    names = ("masked", "visible", *further_targets.weights(objective))
-    totals = torch.zeros(2, len(names), dtype=torch.float64, device=processes.device)
-    with loop.evaluating(module), Loader(sources, threads=2) as loader:
-        for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
-            laid_out = lay_out(raw, processes.device, dtype)
-            tokens = config.patches.count(raw.samples)
-            noise_RN = mask_noise(config, laid_out.layout, raw.key_B, raw.epoch_B, 0, tokens, processes.device)
-            found = module(laid_out, noise_RN)
-            sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
-            counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
-            totals += torch.stack([torch.stack(sums), torch.stack(counted)])
-    sums_K, counts_K = processes.sum(totals) if shared else totals
-    errors = dict(zip(names, (sums_K / counts_K.clamp_min(1)).tolist(), strict=True))
-    loss = errors["masked"] + objective.alpha * errors["visible"]
-    loss += sum(weight * errors[name] for name, weight in further_targets.weights(objective).items())
-    return {**{f"validation_{name}": value for name, value in errors.items()}, "validation_loss": loss}
+class Validation:
+    """The masked and the visible error over all windows of some sources, with masks that never change.
+
+    On a GPU batches become CUDA graphs, which are kept for the next validation of the same run.
+    """
+
+    def __init__(
+        self,
+        model: MaskedCerebro,
+        module: nn.Module,
+        sources: Sources,
+        processes: ProcessGroup,
+        batch: int,
+        dtype: torch.dtype = torch.float16,
+        precision: loop.Precision = "fp32",
+        graphs: bool = False,
+    ) -> None:
+        self._model, self._module, self._sources, self._processes = model, module, sources, processes
+        self._batch, self._dtype, self._precision = batch, dtype, precision
+        self._names = ("masked", "visible", *further_targets.weights(model.objective))
+        every = [windows.channels for _, windows in sources if len(windows)]
+        self._filling = Filling.choose(np.concatenate(every), batch) if graphs and every else None
+        self._capture = Capture(self._sums, processes.device, module=module) if graphs else None
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """Return the errors with the present weights; nothing where there are no windows."""
+        processes, counts = self._processes, [len(windows) for _, windows in self._sources]
+        if sum(counts) == 0:
+            return {}
+        everything = next(in_order(counts, sum(counts)))
+        size = processes.size
+        # Every process computes the same number of parts, because a sharded forward pass needs all processes.
+        shared = len(everything) >= size
+        mine = everything.part(processes.rank, size) if shared else everything
+        parts = max(1, min(-(-len(everything) // (size * self._batch)), len(everything) // (size if shared else 1)))
+        totals = torch.zeros(2, len(self._names), dtype=torch.float64, device=processes.device)
+        with loop.evaluating(self._module), Loader(self._sources, threads=2) as loader:
+            for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
+                totals += (self._capture or self._sums)(*self._inputs(raw))
+        sums_K, counts_K = processes.sum(totals) if shared else totals
+        errors = dict(zip(self._names, (sums_K / counts_K.clamp_min(1)).tolist(), strict=True))
+        objective = self._model.objective
+        loss = errors["masked"] + objective.alpha * errors["visible"]
+        loss += sum(weight * errors[name] for name, weight in further_targets.weights(objective).items())
+        return {**{f"validation_{name}": value for name, value in errors.items()}, "validation_loss": loss}
+
+    def _inputs(self, raw: RawStep) -> tuple[Hashable, Sequence[Tensor | None]]:
+        """Lay windows out on the device, with the numbers that choose their masked tokens."""
+        config, device = self._model.config, self._processes.device
+        batch, key_B, epoch_B = lay_out(raw, device, self._dtype), raw.key_B, raw.epoch_B
+        if self._filling is not None:
+            batch = self._filling.fill(batch, raw.kept_counts())
+            key_B, epoch_B = self._filling.extend(key_B), self._filling.extend(epoch_B)
+        tokens = config.patches.count(raw.samples)
+        noise_RN = mask_noise(config, batch.layout, key_B, epoch_B, 0, tokens, device)
+        form, tensors = apart(batch)
+        return form, (*tensors, noise_RN)
+
+    def _sums(self, form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:
+        """Return the sums of the errors, and how many they are, (2, K)."""
+        *of_batch, noise_RN = tensors
+        with autocast_to(self._precision, self._processes.device):
+            found: Reconstruction = self._module(together(form, of_batch), noise_RN)
+        sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
+        counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
+        return torch.stack([torch.stack(sums), torch.stack(counted)]).double()

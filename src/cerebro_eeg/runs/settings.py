@@ -40,9 +40,9 @@ class Engine:
     micro_batch: int | None = None
     """Windows that a process computes at once; otherwise what fits into memory."""
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Compile the blocks; auto does so on a GPU."""
-    capture: bool = False
-    """On a single GPU, repeat each training step as one CUDA graph. New, and never yet run on a GPU."""
+    """Compile the blocks; auto does so on a GPU whose steps cannot be CUDA graphs."""
+    capture: bool = True
+    """Repeat steps as CUDA graphs on one NVIDIA GPU, with the same bits; --no-capture computes them plainly."""
     kernels: Literal["ours", "stock"] = "ours"
     """Ours for attention, norms and GELU, on GPUs tried on an H200 only, or torch's alone."""
     recompute: bool = False

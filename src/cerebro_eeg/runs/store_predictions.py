@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cerebro_eeg.batch import Batch
-from cerebro_eeg.data.batching.filling import apart, together
+from cerebro_eeg.data.batching.filling import Filling, apart, together
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.fast import Capture, can_capture, packed
+from cerebro_eeg.fast import Capture, has_graphs, packed
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
@@ -36,7 +36,8 @@ Read = Callable[[nn.Module, Batch], torch.Tensor]
 class BatchOutputs:
     """Outputs of a model for batches, in evaluation mode; on a GPU as CUDA graphs where batches have one form.
 
-    The graphs are kept, so use one object for as long as the model is the same.
+    The graphs are kept, so use one object for as long as the model is the same. Read-outs that wait for the GPU are
+    computed plainly, and so are those of ``read``.
     """
 
     def __init__(
@@ -45,7 +46,14 @@ class BatchOutputs:
         self.model, self.device, self.precision = model, processes.device, precision
         self._read = read
         alone = processes.size == 1 and processes.strategy == "ddp"
-        self._capture = Capture(self._of, self.device) if alone and can_capture(self.device) else None
+        readout = model.readout if isinstance(model, Cerebro) else None
+        waits = read not in (None, features) or (readout is not None and readout.waits)
+        graphs = alone and not waits and has_graphs(self.device)
+        self._capture = Capture(self._of, self.device, module=model) if graphs else None
+
+    def filling(self, windows: Windows, batch_size: int) -> Filling | None:
+        """Return how batches are filled up to few shapes, for CUDA graphs; None where they are not or need not be."""
+        return None if self._capture is None else Filling.choose(windows.channels, batch_size)
 
     @torch.no_grad()
     def begin(self, batch: Batch) -> Callable[[], torch.Tensor]:
@@ -60,7 +68,7 @@ class BatchOutputs:
         batch = together(form, tensors)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             output = self.model(batch) if self._read is None else self._read(self.model, batch)
-        return output.float()
+        return output[: batch.layout.windows - batch.layout.filled].float()
 
 
 @torch.no_grad()
@@ -94,6 +102,7 @@ def predict_windows(
     parts = -(-total // (processes.size * batch_size)) if shared else -(-total // batch_size)
     parts = min(parts, total // processes.size if shared else total)
     found: list[torch.Tensor] = []
+    filling = outputs.filling(windows, batch_size)
     waiting: Callable[[], torch.Tensor] | None = None
     pin = processes.device.type == "cuda"
     with (
@@ -108,7 +117,7 @@ def predict_windows(
                 left = time_left(number, parts, last - began)
                 say(f"{total * number // parts:,} of {total:,} windows, {left} left")
             batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
-            begun = outputs.begin(batch)
+            begun = outputs.begin(batch if filling is None else filling.fill(batch, raw.kept_counts()))
             if waiting is not None:  # the device computes one batch while the next is read
                 found.append(waiting())
             waiting = begun

@@ -11,7 +11,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from cerebro_eeg.data.batching.filling import Filling
 from cerebro_eeg.data.batching.order import Order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import CerebroError, ConfigError, TrainingError
-from cerebro_eeg.fast import can_capture, capturing, compile_model, use
+from cerebro_eeg.fast import Capture, can_capture, capturing, compile_model, has_graphs, use
 from cerebro_eeg.model.encoder import Block, Stack
 from cerebro_eeg.progress import counted, unheard
 from cerebro_eeg.runs.folder import RunFolder
@@ -41,6 +41,10 @@ from cerebro_eeg.train.step import autocast_to
 
 TIMED_STEPS = 3
 """Steps that are timed for ``--minutes``, after a first one."""
+TIMED_GRAPHS = 24
+"""Where steps are CUDA graphs, more are timed: each shape is computed plainly, then recorded, and then repeated."""
+FOR_TIMING = 0.05
+"""Share of ``--minutes`` after which no more steps are timed."""
 FOR_STEPS = 0.85
 """Share of ``--minutes`` for the steps; the rest is for updates of the weights and validation."""
 STEPS_PER_EPOCH = 20
@@ -152,6 +156,13 @@ class Arithmetic:
     """Micro-batches that each process splits its part of a step into."""
     before: Mapping[str, Any]
     """The engine in ``run.json`` of a run that is resumed; empty for a new run."""
+    graphs: bool = False
+    """Whether steps are laid out for CUDA graphs: in batches of few shapes, without compilation.
+
+    They are so with ``--no-capture``, too. Captured steps therefore have the same bits as plain ones.
+    """
+    plain: str | None = None
+    """Why steps cannot be CUDA graphs on any GPU."""
 
     @property
     def signal_dtype(self) -> torch.dtype:
@@ -166,10 +177,12 @@ def choose_arithmetic(
     config: ModelConfig,
     windows: Sequence[Windows],
     batch: int,
+    plain: str | None = None,
 ) -> Arithmetic:
     """Choose precision, micro-batches and threads: as asked for, or as the run had them, or as they fit here.
 
-    The first process decides for all. This sets the threads of the process.
+    The first process decides for all. This sets the threads of the process. ``plain`` says why the steps of the model
+    cannot be CUDA graphs.
     """
     samples = max(of_source.samples for of_source in windows)
     micro_batches = count_micro_batches(engine, processes, config, usual_channels(windows), samples, batch)
@@ -183,7 +196,10 @@ def choose_arithmetic(
         threads = engine.threads or same.get("threads") or threads
     micro_batches, threads = processes.gather((micro_batches, threads))[0]
     torch.set_num_threads(threads)
-    return Arithmetic(choose_precision(engine, processes.device), micro_batches, before)
+    if processes.size > 1 or processes.strategy != "ddp":
+        plain = "they take one process that holds all weights"
+    graphs = plain is None and has_graphs(processes.device)
+    return Arithmetic(choose_precision(engine, processes.device), micro_batches, before, graphs, plain)
 
 
 def choose_precision(engine: Engine, device: torch.device) -> loop.Precision:
@@ -279,21 +295,14 @@ def describe_engine(engine: Engine, processes: ProcessGroup, arithmetic: Arithme
         "threads": torch.get_num_threads(),
         "deterministic": engine.deterministic,
         "kernels": engine.kernels,
-        "compiled": _compiles(engine, processes),
-        "captured": captures_steps(processes),
+        "compiled": _compiles(engine, processes, arithmetic),
+        "captured": arithmetic.graphs,
     }
 
 
-def captures_steps(processes: ProcessGroup) -> bool:
-    """Return whether steps become CUDA graphs: if asked for, on a GPU, in a single process that holds all weights."""
-    return can_capture(processes.device) and processes.size == 1 and processes.strategy == "ddp"
-
-
-def fill_batches(
-    windows: Sequence[Windows], batch: int, arithmetic: Arithmetic, processes: ProcessGroup
-) -> Filling | None:
+def fill_batches(windows: Sequence[Windows], batch: int, arithmetic: Arithmetic) -> Filling | None:
     """Return how micro-batches are filled up to few shapes, for CUDA graphs; None where they are not or need not be."""
-    if not captures_steps(processes):
+    if not arithmetic.graphs:
         return None
     channels = np.concatenate([of_source.channels for of_source in windows])
     pieces = arithmetic.micro_batches
@@ -365,7 +374,7 @@ def steps_within(
     if processes.first and done and (before := folder.read()).get("minutes") == limit.minutes:
         found = int(before["steps"])
     elif processes.first or not done:
-        pace = _seconds_per_step(task, model, arithmetic, processes)
+        pace = _seconds_per_step(task, model, arithmetic, processes, limit)
         found = done + max(1, int(FOR_STEPS * limit.left() / pace))
         say(f"{limit.minutes:.3g} minutes: {found:,} steps at {pace:.3g} s each (--steps {found} repeats them)")
     steps: int = processes.gather(found)[0]
@@ -373,23 +382,39 @@ def steps_within(
 
 
 def _seconds_per_step(
-    task: loop.TrainingTask[Any], model: nn.Module, arithmetic: Arithmetic, processes: ProcessGroup
+    task: loop.TrainingTask[Any],
+    model: nn.Module,
+    arithmetic: Arithmetic,
+    processes: ProcessGroup,
+    limit: TimeLimit,
 ) -> float:
-    """Return the seconds of reading a step and computing its gradients: the median of some, after a first one."""
+    """Return the seconds of reading a step and computing its gradients: the median of some, after the first ones."""
     model.to(processes.device, torch.float64 if arithmetic.precision == "fp64" else torch.float32).train()
-    seconds, began = [], time.monotonic()
-    with contextlib.closing(task.micro_batches(0, TIMED_STEPS + 1)) as batches:  # type: ignore[type-var]
+
+    def compute(form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:
+        with autocast_to(arithmetic.precision, processes.device):
+            share, _ = task.share(model, loop.Inputs(form, tuple(tensors)))
+        share.backward()
+        return share.detach()
+
+    graphs = arithmetic.graphs and can_capture(processes.device)
+    call = Capture(compute, processes.device) if graphs else compute
+    timed = TIMED_GRAPHS if graphs else TIMED_STEPS
+    seconds: list[float] = []
+    first = began = time.monotonic()
+    with contextlib.closing(task.micro_batches(0, timed + 1)) as batches:  # type: ignore[type-var]
         for micro_batches in batches:
             for micro_batch in micro_batches:
-                with autocast_to(arithmetic.precision, processes.device):
-                    share, _ = task.share(model, task.inputs(micro_batch))
-                share.backward()
+                inputs = task.inputs(micro_batch)
+                call(inputs.form, inputs.tensors)
             if processes.device.type == "cuda":
                 torch.cuda.synchronize(processes.device)
             seconds.append(time.monotonic() - began)
             began = time.monotonic()
+            if len(seconds) > TIMED_STEPS and began - first > FOR_TIMING * 60 * limit.minutes:
+                break
     model.zero_grad(set_to_none=True)
-    return statistics.median(seconds[1:] or seconds)
+    return statistics.median(seconds[len(seconds) // 2 if graphs else 1 :] or seconds)
 
 
 # A run from its beginning to its last step
@@ -439,12 +464,12 @@ def begin_run(
     precision = arithmetic.precision
     model = plan.model.to(processes.device, torch.float64 if precision == "fp64" else torch.float32)
     blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
-    _prepare_model(engine, processes, model)
+    _prepare_model(engine, model, _compiles(engine, processes, arithmetic))
     wrapped = wrap(model, blocks, processes).train()
-    captures = captures_steps(processes)
-    if engine.capture and not captures and processes.first:
-        say("note: --capture needs one process with all weights on one NVIDIA GPU; steps are computed without it")
-    optimizer = adamw(model, plan.groups, plan.betas, fused=processes.device.type == "cuda", capturable=captures)
+    cuda = processes.device.type == "cuda"
+    if cuda and engine.capture and arithmetic.plain is not None and processes.first:
+        say(f"note: steps are not captured as CUDA graphs: {arithmetic.plain}")
+    optimizer = adamw(model, plan.groups, plan.betas, fused=cuda, capturable=cuda and arithmetic.graphs)
     run = loop.TrainingRun(
         plan.task,
         model,
@@ -458,7 +483,7 @@ def begin_run(
         precision,
         engine.save_minutes * 60,
         about=plan.about,
-        captures=captures,
+        captures=arithmetic.graphs,
         say=say,
     )
     if loop.resume(run):
@@ -474,20 +499,20 @@ def begin_run(
     return run
 
 
-def _prepare_model(engine: Engine, processes: ProcessGroup, model: nn.Module) -> None:
+def _prepare_model(engine: Engine, model: nn.Module, compiles: bool) -> None:
     """Set checkpointing, the precision of the residual and compilation, all of which must precede the first step."""
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = engine.recompute
             part.float32_residual = engine.residual == "fp32"
-    if _compiles(engine, processes):
+    if compiles:
         compile_model(model)
 
 
-def _compiles(engine: Engine, processes: ProcessGroup) -> bool:
-    return engine.compile == "yes" or (
-        engine.compile == "auto" and processes.device.type == "cuda" and not captures_steps(processes)
-    )
+def _compiles(engine: Engine, processes: ProcessGroup, arithmetic: Arithmetic) -> bool:
+    """Return whether blocks are compiled. By default they are on a GPU whose steps cannot be CUDA graphs."""
+    alone = processes.device.type == "cuda" and not arithmetic.graphs
+    return engine.compile == "yes" or (engine.compile == "auto" and alone)
 
 
 @contextlib.contextmanager
@@ -547,6 +572,11 @@ def clear_errors() -> Iterator[None]:
                 "command goes on"
             ) from error
         raise
+    except torch.AcceleratorError as error:
+        raise TrainingError(
+            f"the GPU reports an error ({' '.join(str(error).split())[:160]}); the last state is intact: the same "
+            "command with --no-capture goes on without CUDA graphs, with the same bits"
+        ) from error
     except RuntimeError as error:
         text = " ".join(str(error).split())
         if isinstance(error, torch.distributed.DistBackendError) or any(word in text for word in _GONE):

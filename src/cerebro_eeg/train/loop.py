@@ -87,7 +87,7 @@ class TrainingRun:
     about: Callable[[RunProgress], Mapping[str, Any]] | None = None
     """Describes the weights for those who use them before the run has ended; the state keeps it."""
     captures: bool = False
-    """Compute steps as CUDA graphs; for a single process on a GPU."""
+    """Lay steps out for CUDA graphs and, where ``fast.capturing`` allows it, repeat them so; for one process."""
     say: Callable[[str], None] = lambda line: None
     """Prints a line."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cerebro_eeg.batch import onto
-from cerebro_eeg.fast.capture import Capture, Pending
+from cerebro_eeg.fast.capture import Capture, Waiting
 from cerebro_eeg.train.distributed import syncing, whole
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class StepComputer:
 
     def __init__(self, run: "TrainingRun") -> None:
         self._run, self._asked = run, (False, False)
-        self._waiting: Tensor | Pending = torch.empty(0)
+        self._waiting: Tensor | Waiting = torch.empty(0)
         self._capture: Capture | None = None
         self._rates: Tensor | None = None
         if run.captures:
             self._rates = tensor_rates(run.optimizer, run.processes.device)
-            self._capture = Capture(self._from_tensors, run.processes.device, lambda: update(run))
+            self._capture = Capture(self._from_tensors, run.processes.device, lambda: update(run), run.module)
 
     @property
     def refused(self) -> str | None:
@@ -126,7 +126,7 @@ class StepComputer:
             for group, own in zip(groups, rates, strict=True):
                 group["lr"] = own
         else:
-            self._rates.copy_(torch.tensor(rates).pin_memory(), non_blocking=True)
+            self._rates.copy_(onto(torch.tensor(rates), self._rates.device))
         if self._capture is None:
             update(self._run)
         else:
