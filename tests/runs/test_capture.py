@@ -16,7 +16,7 @@ from cerebro_eeg.config import ObjectiveConfig
 from cerebro_eeg.data.batching.filling import Filling
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import StoppedError, TrainingError
-from cerebro_eeg.fast import Capture, capturing
+from cerebro_eeg.fast import Capture, capturing, one_behind
 from cerebro_eeg.fast.capture import CudaGraphs
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs import finetune, pretrain
@@ -367,6 +367,19 @@ def test_a_model_with_a_hook_is_not_recorded():
     assert calls.replays == replays > 0
     assert len(seen) == 4
     assert capture.refused == "the model has got a hook, which would not be called"
+
+
+def test_a_result_is_waited_for_once_the_next_one_has_begun():
+    told = []
+
+    def begun(count):
+        for number in range(count):
+            told.append(f"begin {number}")
+            yield number, lambda number=number: (told.append(f"wait {number}"), torch.tensor(number))[1]
+
+    assert [(one, int(found)) for one, found in one_behind(begun(3))] == [(0, 0), (1, 1), (2, 2)]
+    assert told == ["begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "wait 2"]
+    assert list(one_behind(begun(0))) == []
 
 
 def test_recordings_repeat_numbers_of_the_host_and_compute_nothing_by_themselves():

@@ -19,6 +19,8 @@ formulas are the reference. ``model/live.py`` also uses ``graph.py`` (CUDA graph
 ``compile_model``        compiles all such modules of a model
 ``constant``             numbers as a tensor of a device
 ``Capture``              a computation as CUDA graphs
+``on_its_way``           ``x.cpu()``, which waits for no later work
+``one_behind``           results of an iterator, each when the next one has begun
 ``packed``               a context in which weights are stored in the order that a CPU reads
 ``use``, ``choose``      the one switch: ``"auto"``, ``"stock attention"`` or ``"stock"``
 ======================== =====================================================================================
@@ -36,7 +38,7 @@ from cerebro_eeg.batch import Layout
 from cerebro_eeg.fast import eligible, inference_cpu, inference_cuda
 from cerebro_eeg.fast.attention import attend
 from cerebro_eeg.fast.block_parts import BlockParts
-from cerebro_eeg.fast.capture import Capture, can_capture, capturing, constant, has_graphs
+from cerebro_eeg.fast.capture import Capture, can_capture, capturing, constant, has_graphs, on_its_way, one_behind
 from cerebro_eeg.fast.compile import Compilable, compile_model
 from cerebro_eeg.fast.eligible import choose, use
 from cerebro_eeg.fast.embedding import masked_linear, row_difference
@@ -61,6 +63,8 @@ __all__ = [
     "masked_linear",
     "mlp",
     "next_block_adds_bias",
+    "on_its_way",
+    "one_behind",
     "packed",
     "row_difference",
     "run_blocks",

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import functools
 import gc
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -79,6 +79,26 @@ class Pending:
         """Wait for the result, and return it on the host."""
         self._done.synchronize()
         return self._host
+
+
+def on_its_way(found: Tensor) -> Callable[[], Tensor]:
+    """Return a function that waits for a result and returns it on the CPU. Later work of a GPU is not waited for."""
+    return Pending(found).wait if found.is_cuda else found.cpu
+
+
+def one_behind(begun: Iterable[tuple[T, Callable[[], Tensor]]]) -> Iterator[tuple[T, Tensor]]:
+    """Yield what was begun with its result, each once the next one has begun.
+
+    So a GPU computes one result while the host reads what the next one is made of.
+    """
+    last: list[tuple[T, Callable[[], Tensor]]] = []
+    for one in begun:
+        if last:
+            what, wait = last.pop()
+            yield what, wait()
+        last.append(one)
+    for what, wait in last:
+        yield what, wait()
 
 
 class Waiting(Protocol):

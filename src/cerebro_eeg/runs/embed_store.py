@@ -3,7 +3,7 @@
 Windows, labels and order are those of ``finetune``. Without a task they are those of ``embed`` on the files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.batch import Batch, Layout, onto
 from cerebro_eeg.costs import cost
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.privacy import read_map
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ChannelError, ConfigError, InputError
+from cerebro_eeg.fast import on_its_way, one_behind
 from cerebro_eeg.model.cerebro import Level
 from cerebro_eeg.model.tensor_list import check_results
 from cerebro_eeg.runs.embed import check_level
@@ -110,21 +112,28 @@ def embed_stored(
     needed = cost(reader.config, len(kept), windows.samples).forward_bytes
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
     scaled = model.needs_scale or reader.config.normalization == "recording" or reader.config.amplitude
-    for first in range(0, len(mine), size):
-        some = mine[first : first + size]
-        starts = windows.start[some].tolist()
-        read = [store.read(number, start, start + windows.samples)[:, kept] for start in starts]
-        x_BTC = torch.from_numpy(np.stack(read)).to(device)
-        count, samples, width = x_BTC.shape
-        scale_R = torch.full((count * width,), record.scale, device=device) if scaled else None
-        batch = Batch(
-            x_BTC.transpose(1, 2).reshape(-1, samples), ids_C2.repeat(count, 1), Layout.uniform(count, width), scale_R
-        )
-        with evaluating(model), torch.no_grad():
-            results = np.asarray(model.at_level(batch, level, layer).float().cpu().numpy(), np.float32)
+
+    def begun() -> Iterator[tuple[NDArray[np.intp], Callable[[], Tensor]]]:
+        for first in range(0, len(mine), size):
+            some = mine[first : first + size]
+            starts = windows.start[some].tolist()
+            read = [store.read(number, start, start + windows.samples)[:, kept] for start in starts]
+            x_BTC = onto(torch.from_numpy(np.stack(read)), device)
+            count, samples, width = x_BTC.shape
+            scale_R = torch.full((count * width,), record.scale, device=device) if scaled else None
+            signal_RT = x_BTC.transpose(1, 2).reshape(-1, samples)
+            batch = Batch(signal_RT, ids_C2.repeat(count, 1), Layout.uniform(count, width), scale_R)
+            with evaluating(model), torch.no_grad():
+                output = model.at_level(batch, level, layer)
+            yield some, on_its_way(output.float())
+
+    done = 0
+    for some, output in one_behind(begun()):
+        results = np.asarray(output.numpy(), np.float32)
         check_results(results, model)
         yield some, results, names
-        progress(float(first + len(some)), float(len(mine)))
+        done += len(some)
+        progress(float(done), float(len(mine)))
 
 
 def _texts(values: NDArray[np.object_]) -> NDArray[np.str_]:

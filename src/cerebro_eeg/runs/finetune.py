@@ -940,6 +940,7 @@ class LabelTask:
         self._scaling = None if windows.target is None else scaling_of(windows)
         self._weights = np.ones(1) if windows.target is not None else class_weights(windows, balanced)
         self.names: tuple[str, ...] = ("accuracy",) if windows.target is None else ()
+        self._places: tuple[Tensor, Tensor] | None = None
 
     def micro_batches(self, first: int, last: int) -> Iterator[Sequence[LabelledMicroBatch]]:
         for step, raws in read_steps(self._order, self._loader, self._processes, self._micro_batches, first, last):
@@ -999,31 +1000,42 @@ class LabelTask:
         output: Tensor = module(batch, noise_K2B=noise_K2B)[: batch.layout.windows - batch.layout.filled]
         return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
-    def _keys(self, raw: RawStep, purpose: int) -> Tensor:
-        """Return the keys of the windows' random numbers.
-
-        They are computed on the CPU: on a GPU each of the dozens of tiny operations would be a kernel.
-        """
-        return onto(random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, purpose), self._processes.device)
-
     def _with_noise(self, batch: Batch, raw: RawStep) -> Batch:
-        """Add Gaussian noise, in proportion to each channel's deviation, to a share of the windows."""
+        """Add Gaussian noise, in proportion to each channel's deviation, to a share of the windows.
+
+        Windows and keys are chosen on the CPU: on a GPU each of the dozens of tiny operations would be a kernel.
+        """
         if self._config.noise_ratio == 0 or self._config.noise_probability == 0:
             return batch
-        choice_B = self._keys(raw, random_numbers.NOISE_CHOICE)
-        noisy_B = random_numbers.uniform(choice_B, torch.zeros_like(choice_B)) < self._config.noise_probability
-        layout, signal_RT = batch.layout, batch.signal_RT
-        noise_B = self._keys(raw, random_numbers.NOISE)
-        rows, samples = signal_RT.shape
-        width = max(1, layout.width)
-        slot_R = torch.arange(rows, device=noise_B.device) if layout.slot_R is None else layout.slot_R
-        place_RT = (slot_R % width)[:, None] * samples + torch.arange(samples, device=noise_B.device)
-        noise_RT = random_numbers.normal(layout.per_row(noise_B)[:, None], place_RT)
-        full_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32))
-        size_R1 = (
-            self._config.noise_ratio * full_RT.std(-1, correction=0, keepdim=True) * layout.per_row(noisy_B)[:, None]
+        dtype, device = torch.promote_types(batch.signal_RT.dtype, torch.float32), self._processes.device
+        signal_RT, samples = batch.signal_RT.to(dtype, copy=True), batch.signal_RT.shape[1]
+        choice_B, key_B = (
+            random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, purpose)
+            for purpose in (random_numbers.NOISE_CHOICE, random_numbers.NOISE)
         )
-        return dataclasses.replace(batch, signal_RT=full_RT + size_R1 * noise_RT)
+        noisy_B = random_numbers.uniform(choice_B, torch.zeros_like(choice_B)) < self._config.noise_probability
+        count_B = torch.tensor(raw.kept_counts())
+        if not noisy_B.any() or not len(signal_RT):
+            return dataclasses.replace(batch, signal_RT=signal_RT)
+        row_R, first_B = torch.arange(len(signal_RT)), count_B.cumsum(0) - count_B
+        channel_R = row_R - first_B.repeat_interleave(count_B)
+        noisy_R = noisy_B.repeat_interleave(count_B)
+        row_M, channel_M = (onto(x_R[noisy_R], device) for x_R in (row_R, channel_R))  # M: rows of noisy windows
+        key_M1 = onto(key_B.repeat_interleave(count_B)[noisy_R], device)[:, None]
+        table = self._noise_places(int(count_B.max()), samples)
+        noise_MT = random_numbers.normal(key_M1, (table[0][channel_M], table[1][channel_M]))
+        clean_MT = signal_RT.index_select(0, row_M)
+        size_M1 = self._config.noise_ratio * clean_MT.std(-1, correction=0, keepdim=True)
+        signal_RT.index_copy_(0, row_M, clean_MT + size_M1 * noise_MT)
+        return dataclasses.replace(batch, signal_RT=signal_RT)
+
+    def _noise_places(self, width: int, samples: int) -> tuple[Tensor, Tensor]:
+        """Return the scrambled places of the samples of ``width`` channels or more; steps share them."""
+        if self._places is None or self._places[0].shape[1] != samples or len(self._places[0]) < width:
+            channel_C1 = torch.arange(width, device=self._processes.device)[:, None]
+            time_T = torch.arange(samples, device=self._processes.device)
+            self._places = random_numbers.scrambled(channel_C1 * samples + time_T)
+        return self._places
 
     def _losses(self, output_BK: Tensor, inputs: loop.Inputs) -> tuple[Tensor, Tensor]:
         """Return the sum of the windows' weighted losses, and the number of right answers."""

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.batch import Batch, Layout, onto
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.config import HeadConfig, ModelConfig
 from cerebro_eeg.costs import cost
@@ -39,7 +39,7 @@ from cerebro_eeg.data.storing.ids import make_ids
 from cerebro_eeg.data.storing.mains import decide
 from cerebro_eeg.data.storing.recipe import Item
 from cerebro_eeg.errors import CheckpointError, ConfigError, InputError, RecordingError
-from cerebro_eeg.fast import packed
+from cerebro_eeg.fast import on_its_way, one_behind, packed
 from cerebro_eeg.files import real
 from cerebro_eeg.model import inputs
 from cerebro_eeg.model.cerebro import Cerebro
@@ -437,23 +437,30 @@ def compute(
     progress: OnProgress = lambda seconds, of: None,
     watch: Watch | None = None,
 ) -> Iterator[tuple[RecordingWindows, NDArray[np.float32]]]:
-    """Yield windows with the output of ``read`` for them, some at a time; a recording without a window is an error."""
-    model, some = reader.model, False
+    """Yield windows with the output of ``read`` for them, some at a time; a recording without a window is an error.
+
+    A GPU computes some windows while the next ones are read and filtered.
+    """
+    model, none = reader.model, True
     needed = cost(reader.config, len(signal.ids), reader.samples).forward_bytes
     size = min(BATCH, max(1, BATCH_BYTES // max(1, needed)))
-    for windows in cut_windows(signal, reader.samples, reader.stride, size, watch):
-        if reader.warns and not some and signal.epochs is None:
-            _warn_line(windows, signal)
-        elif reader.warns and not some:
-            _doubt_epochs(windows, signal, reader.config)
-        some = True
-        with evaluating(model), torch.no_grad():
-            output = read(model, make_batch(windows, signal, model.encoder.positions.device))
-        results = np.asarray(output.float().cpu().numpy(), np.float32)
+
+    def begun() -> Iterator[tuple[RecordingWindows, Callable[[], Tensor]]]:
+        for number, windows in enumerate(cut_windows(signal, reader.samples, reader.stride, size, watch)):
+            if reader.warns and number == 0 and signal.epochs is None:
+                _warn_line(windows, signal)
+            elif reader.warns and number == 0:
+                _doubt_epochs(windows, signal, reader.config)
+            with evaluating(model), torch.no_grad():
+                output = read(model, make_batch(windows, signal, model.encoder.positions.device))
+            yield windows, on_its_way(output.float())
+
+    for windows, output in one_behind(begun()):
+        none, results = False, np.asarray(output.numpy(), np.float32)
         check_results(results, model)
         yield windows, results
         progress(float(windows.start_B[-1]), signal.end)
-    if not some:
+    if none:
         raise nothing_fits(reader, signal)
 
 
@@ -490,9 +497,9 @@ def _doubt_epochs(windows: RecordingWindows, signal: Signal, config: ModelConfig
 
 def make_batch(windows: RecordingWindows, signal: Signal, device: torch.device) -> Batch:
     """Lay the windows out as ``loader.lay_out`` does: samples stay float16, and the model's patches promote them."""
-    x_BTC = torch.from_numpy(windows.signal_BTC).to(device)
+    x_BTC = onto(torch.from_numpy(windows.signal_BTC), device)
     count, size, width = x_BTC.shape
-    ids_C2 = torch.from_numpy(signal.ids).to(device)
+    ids_C2 = onto(torch.from_numpy(signal.ids), device)
     scale_R = None if signal.scale is None else torch.full((count * width,), signal.scale, device=device)
     return Batch(
         x_BTC.transpose(1, 2).reshape(-1, size), ids_C2.repeat(count, 1), Layout.uniform(count, width), scale_R

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import in_order
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.fast import Capture, has_graphs, packed
+from cerebro_eeg.fast import Capture, has_graphs, on_its_way, one_behind, packed
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
@@ -60,8 +60,7 @@ class BatchOutputs:
         """Begin to compute the output of a batch, and return a function that waits for it; it comes on the CPU."""
         form, tensors = apart(batch)
         if self._capture is None:
-            output = self._of(form, tensors)
-            return output.cpu
+            return on_its_way(self._of(form, tensors))
         return self._capture.pending(form, tensors).wait
 
     def _of(self, form: Hashable, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -101,29 +100,25 @@ def predict_windows(
         mine = mine.part(processes.rank, processes.size)
     parts = -(-total // (processes.size * batch_size)) if shared else -(-total // batch_size)
     parts = min(parts, total // processes.size if shared else total)
-    found: list[torch.Tensor] = []
     filling = outputs.filling(windows, batch_size)
-    waiting: Callable[[], torch.Tensor] | None = None
     pin = processes.device.type == "cuda"
     with (
         evaluating(model),
         packed(model),
         Loader([(store, windows)], threads=2, pin=pin, electrodes=electrodes) as loader,
     ):
-        began = last = time.monotonic()
-        for number, raw in enumerate(loader.stream(mine.part(number, parts) for number in range(parts))):
-            if say is not None and time.monotonic() - last > SECONDS:
-                last = time.monotonic()
-                left = time_left(number, parts, last - began)
-                say(f"{total * number // parts:,} of {total:,} windows, {left} left")
-            batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
-            begun = outputs.begin(batch if filling is None else filling.fill(batch, raw.kept_counts()))
-            if waiting is not None:  # the device computes one batch while the next is read
-                found.append(waiting())
-            waiting = begun
-        assert waiting is not None
-        found.append(waiting())
-    own = torch.cat(found)
+
+        def begun() -> Iterator[tuple[int, Callable[[], torch.Tensor]]]:
+            began = last = time.monotonic()
+            for number, raw in enumerate(loader.stream(mine.part(number, parts) for number in range(parts))):
+                if say is not None and time.monotonic() - last > SECONDS:
+                    last = time.monotonic()
+                    left = time_left(number, parts, last - began)
+                    say(f"{total * number // parts:,} of {total:,} windows, {left} left")
+                batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
+                yield number, outputs.begin(batch if filling is None else filling.fill(batch, raw.kept_counts()))
+
+        own = torch.cat([output for _, output in one_behind(begun())])
     if not shared:
         return np.asarray(own.numpy(), np.float32)
     whole = torch.zeros(total, own.shape[1], device=processes.device)

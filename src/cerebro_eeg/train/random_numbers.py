@@ -26,27 +26,37 @@ def window_keys(seed: int, key_B: Tensor, epoch_B: Tensor, purpose: int) -> Tens
 
 def uniform(key: Tensor, place: Tensor) -> Tensor:
     """Return float32 numbers of 24 bits in [0, 1); key and place are broadcast against each other."""
-    bits = _mix(_mix(place) ^ key)
+    return _unit(_mix(_mix(place) ^ key))
+
+
+def scrambled(place: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what :func:`normal` needs of places; windows and steps with the same places can share it."""
+    return _mix(2 * place), _mix(2 * place + 1)
+
+
+def normal(key: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
+    """Return standard normal numbers in float32, by the cosine of Box and Muller, for ``scrambled`` places."""
+    first, second = (_unit(_mix(place ^ key)) for place in places)
+    radius = (1 - first).log_().mul_(-2).sqrt_()
+    return second.mul_(2 * math.pi).cos_().mul_(radius)
+
+
+def _unit(bits: Tensor) -> Tensor:
+    """Return the highest 24 bits as a number in [0, 1)."""
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * (2.0**-24)
-
-
-def normal(key: Tensor, place: Tensor) -> Tensor:
-    """Return standard normal numbers in float32, by the cosine of Box and Muller."""
-    radius = (-2 * (1 - uniform(key, 2 * place)).log()).sqrt()
-    return radius * (uniform(key, 2 * place + 1) * (2 * math.pi)).cos()
 
 
 def _mix(x: Tensor) -> Tensor:
     """Scramble each number, one to one."""
-    x = x + _GOLDEN
-    x = (x ^ _right(x, 30)) * _ONE
-    x = (x ^ _right(x, 27)) * _TWO
-    return x ^ _right(x, 31)
+    x = x + _GOLDEN  # new memory; what follows may change it in place, which moves half as much of it
+    x.bitwise_xor_(_right(x, 30)).mul_(_ONE)
+    x.bitwise_xor_(_right(x, 27)).mul_(_TWO)
+    return x.bitwise_xor_(_right(x, 31))
 
 
 def _right(x: Tensor, bits: int) -> Tensor:
     """Shift right and bring in zeros; torch's own shift brings in the sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _signed(x: int) -> int:
