@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_bench import FILES, TINY, WHERE, tiny
 
+import embed_file
 import first_step
 import goals
 import peers
@@ -37,6 +38,18 @@ def _dicts(table):
 
 def _peers(given, folder):
     return measure(peers.run, given, folder, print)
+
+
+@pytest.mark.parametrize("array", [True, False], ids=["array", "edf"])
+def test_embedding_a_file_beside_reading_it(tmp_path, array):
+    given = embed_file.EmbedFile("cpu", "tiny", minutes=0.5, channels=3, sfreq=200.0, array=array, rounds=1)
+    ((table, _),) = measure(embed_file.run, given, tmp_path, print)
+    reading, embedding = _dicts(table)
+    assert (reading["rival"], reading["over_reading"]) == ("reading and filtering", 1.0)
+    assert embedding["over_reading"] == pytest.approx(embedding["seconds"] / reading["seconds"])
+    assert f"200 Hz ({'npy' if array else 'edf'}), tiny on cpu" in table.title
+    with pytest.raises(ConfigError, match="--channels is 65; expected 1 to 64"):
+        embed_file.EmbedFile(channels=65)
 
 
 def test_table_of_shapes():
