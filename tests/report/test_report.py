@@ -413,6 +413,44 @@ DRAWINGS = {
 }
 
 
+def legends(draw):
+    """The words of all legends of a figure."""
+    with figures.sketching(9, 6) as canvas:
+        draw(canvas)
+        found = [axes.get_legend() for axes in canvas.axes]
+    return [[text.get_text() for text in legend.get_texts()] for legend in found if legend is not None]
+
+
+def test_many_trainings_share_one_name_and_their_middle_is_drawn():
+    """Twenty-five names would cover the picture."""
+    few, many = ({f"fold-{k % 5} seed {k // 5}": LINES for k in range(count)} for count in (8, 25))
+    curves = lambda runs: lambda c: figures.draw_curves(c, runs, [("validation_auroc", "own")])  # noqa: E731
+    assert legends(curves(few)) == [list(few), list(few)]
+    assert legends(curves(many)) == [["median of 25 trainings"], ["median of 25 trainings"]]
+    calibrated = {name: {**CALIBRATION, "error": 0.01 * k} for k, name in enumerate(many)}
+    (words,) = legends(lambda c: score_pictures.draw_calibration(c, calibrated))
+    assert words == ["as said, so it is", "all 25 trainings: errors 0.000 to 0.240"]
+    (words,) = legends(lambda c: score_pictures.draw_calibration(c, {name: calibrated[name] for name in few}))
+    assert len(words) == 9
+
+
+def test_the_middle_of_trainings_of_other_lengths():
+    steps, long = np.arange(1.0, 5.0), np.array([2.0, 4.0])
+    found = figures._median([(steps, 1 * steps), (long, 3 * long), (steps[:3], 6 * steps[:3])])
+    assert [x.tolist() for x in found] == [[2.0, 3.0, 4.0], [6.0, 9.0, 8.0]]  # between steps 2 and 4 there is a line
+    short = steps[:2], steps[:2]
+    assert figures._median([(steps, steps), short, short])[0].tolist() == [1.0, 2.0]
+
+
+def test_bins_of_several_trainings_are_weighted_by_their_windows():
+    one = np.array([0.12, 0.55]), np.array([0.0, 0.5]), np.array([10.0, 30.0])
+    other = np.array([0.18, 1.0]), np.array([0.4, 1.0]), np.array([30.0, 5.0])
+    said, true, windows = score_pictures.pooled_bins([one, other])
+    assert said.tolist() == pytest.approx([(1.2 + 5.4) / 40, 0.55, 1.0])
+    assert true.tolist() == pytest.approx([12 / 40, 0.5, 1.0])
+    assert windows.tolist() == [40.0, 30.0, 5.0]
+
+
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_plots_are_not_empty(tmp_path, name):
     found = pixels(tmp_path, DRAWINGS[name])

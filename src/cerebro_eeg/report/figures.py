@@ -95,6 +95,8 @@ def write_in_panel(axes: "Axes", words: str) -> None:
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", DARK, GREY)
 _POINTS = 1500  # points per curve; more would only make the file larger
+PALE = 0.25
+"""Opacity of a curve among more than have a colour and a name of their own."""
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -138,9 +140,7 @@ def draw_curves(figure: "Figure", runs: Mapping[str, Lines], measures: Sequence[
     _draw_loss(left, runs, [name for name, where in measures if where == "loss"])
     for axes, name, title in ((rate, "lr", "Learning rate"), (norm, "norm", "Gradient norm, before clipping")):
         axes.set_title(title)
-        for (label, lines), colour in zip(runs.items(), _colours(runs), strict=True):
-            steps, values = _thin(*column(lines, name))
-            axes.plot(steps, values, color=colour, linewidth=1.2 if name == "lr" else 0.7, label=label)
+        _draw_runs(axes, {run: column(lines, name) for run, lines in runs.items()}, 1.2 if name == "lr" else 0.7)
         axes.set_xlabel("step")
         _no_lines(axes)
     _logarithmic(norm)
@@ -156,13 +156,12 @@ def _validated(runs: Mapping[str, Lines], measures: Sequence[tuple[str, str]]) -
 
 def _draw_loss(axes: "Axes", runs: Mapping[str, Lines], measures: Sequence[str]) -> None:
     axes.set_title("Loss")
-    for (label, lines), colour in zip(runs.items(), _colours(runs), strict=True):
-        steps, values = column(lines, "loss")
-        if not len(steps):
-            continue
-        if len(runs) == 1:
-            axes.plot(*_thin(steps, values), color=colour, linewidth=0.6, alpha=0.35)
-        axes.plot(*_thin(steps, smooth(values)), color=colour, linewidth=1.5, label=label or "training")
+    found = {run: column(lines, "loss") for run, lines in runs.items()}
+    found = {run: one for run, one in found.items() if len(one[0])}
+    for one in found.values() if len(runs) == 1 else ():
+        axes.plot(*_thin(*one), color=BLUE, linewidth=0.6, alpha=0.35)
+    _draw_runs(axes, {run: (steps, smooth(values)) for run, (steps, values) in found.items()}, 1.5)
+    for lines in runs.values():
         for name, other in zip(measures, (ORANGE, GREEN, PURPLE), strict=False):
             _marked(axes, *column(lines, name), other, name.replace("_", " "))
     axes.set_xlabel("step")
@@ -177,13 +176,17 @@ def _draw_loss(axes: "Axes", runs: Mapping[str, Lines], measures: Sequence[str])
 def _draw_own(axes: "Axes", runs: Mapping[str, Lines], names: Sequence[str]) -> None:
     words = ", ".join(name.removeprefix("validation_").replace("_", " ") for name in names)
     axes.set_title(f"Validation: {words}" if names else "Validation")
-    for (label, lines), colour in zip(runs.items(), _colours(runs), strict=True):
-        for number, name in enumerate(names):
-            colour = colour if len(runs) > 1 else (ORANGE, GREEN, PURPLE)[number % 3]
-            _marked(axes, *column(lines, name), colour, label or name.removeprefix("validation_"))
+    for number, name in enumerate(names):
+        found = {run: column(lines, name) for run, lines in runs.items()}
+        if len(runs) > 1:
+            _draw_runs(axes, found, 1.2, marker="o")
+            continue
+        for run, (steps, values) in found.items():
+            _marked(axes, steps, values, (ORANGE, GREEN, PURPLE)[number % 3], run or name.removeprefix("validation_"))
     axes.set_xlabel("step")
     axes.grid(True, color=GREY, alpha=0.2, linewidth=0.5)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
     low, high = axes.get_ylim()
     least = 0.02 * max(abs(low), abs(high))  # a negligible change should not fill the panel
     if high - low < least:
@@ -200,8 +203,33 @@ def _thin(steps: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[NDAr
     return steps[kept], values[kept]
 
 
-def _colours(runs: Mapping[str, Lines]) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(len(runs))]
+def _draw_runs(
+    axes: "Axes",
+    runs: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
+    width: float,
+    marker: str | None = None,
+) -> None:
+    """Draw the steps and values of each run, with a colour and a name; of many runs pale lines and their median."""
+    runs = {name: found for name, found in runs.items() if len(found[0])}
+    if len(runs) <= len(COLOURS):
+        for (name, found), colour in zip(runs.items(), COLOURS, strict=False):
+            label = name or "training"
+            axes.plot(*_thin(*found), color=colour, linewidth=width, marker=marker, markersize=3, label=label)
+        return
+    for found in runs.values():
+        axes.plot(*_thin(*found), color=BLUE, linewidth=0.7, alpha=PALE)
+    axes.plot(*_thin(*_median(list(runs.values()))), color=DARK, linewidth=2, label=f"median of {len(runs)} trainings")
+
+
+def _median(
+    runs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the median over runs, interpolated between steps, from where all have begun to where half have ended."""
+    every = np.unique(np.concatenate([steps for steps, _ in runs]))
+    lines = np.stack([np.interp(every, steps, values, right=np.nan) for steps, values in runs])
+    begun = every >= max(steps[0] for steps, _ in runs)
+    kept = begun & (2 * np.isfinite(lines).sum(0) >= len(runs))
+    return every[kept], np.nanmedian(lines[:, kept], 0)
 
 
 def _logarithmic(axes: "Axes") -> None:

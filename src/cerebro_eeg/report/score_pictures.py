@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.report.figures import BLUE, COLOURS, DARK, GREEN, GREY, ORANGE, write_in_panel
+from cerebro_eeg.report.figures import BLUE, COLOURS, DARK, GREEN, GREY, ORANGE, PALE, write_in_panel
 from cerebro_eeg.runs.rivals import WIN, Rows
 from cerebro_eeg.scores.roc import GRID, Curve
 from cerebro_eeg.scores.tables import title
@@ -77,15 +77,21 @@ def _draw_confusion(axes: "Axes", counts: NDArray[np.int64], names: Sequence[str
 
 
 def draw_calibration(figure: "Figure", found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw predicted probability against observed share, one line per training; larger marks have more windows."""
+    """Draw predicted probability against observed share, one line per training; larger marks have more windows.
+
+    Of many trainings there are pale lines, and marks for all of them together.
+    """
     axes: Axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":", label="as said, so it is")
-    for number, (name, calibration) in enumerate(found.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        said, true, windows = (
-            np.array([one[key] for one in calibration["bins"]]) for key in ("said", "true", "windows")
-        )
-        axes.plot(said, true, color=colour, linewidth=1, label=f"{name}: error {calibration['error']:.3f}")
+    lines = {name: (_bins(one["bins"]), f"{name}: error {one['error']:.3f}") for name, one in found.items()}
+    if len(found) > len(COLOURS):
+        for (said, true, _), _ in lines.values():
+            axes.plot(said, true, color=BLUE, linewidth=0.7, alpha=PALE)
+        errors = [one["error"] for one in found.values()]
+        words = f"all {len(found)} trainings: errors {min(errors):.3f} to {max(errors):.3f}"
+        lines = {"": (pooled_bins([bins for bins, _ in lines.values()]), words)}
+    for ((said, true, windows), label), colour in zip(lines.values(), COLOURS, strict=False):
+        axes.plot(said, true, color=colour, linewidth=1, label=label)
         axes.scatter(said, true, s=8 + 120 * windows / max(windows.sum(), 1), color=colour, alpha=0.8)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)
@@ -93,6 +99,25 @@ def draw_calibration(figure: "Figure", found: Mapping[str, Mapping[str, Any]]) -
     axes.set_xlabel("probability that the model says")
     axes.set_ylabel("share that came true")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+Bins = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""Probability that is said, share that came true, and windows, of each bin."""
+
+
+def _bins(rows: Sequence[Mapping[str, float]]) -> Bins:
+    said, true, windows = (np.array([one[key] for one in rows], np.float64) for key in ("said", "true", "windows"))
+    return said, true, windows
+
+
+def pooled_bins(trainings: Sequence[Bins], count: int = 10) -> Bins:
+    """Return the bins of several trainings put together by what they say, weighted by their windows."""
+    said, true, windows = (np.concatenate(column) for column in zip(*trainings, strict=True))
+    place = np.minimum((said * count).astype(np.intp), count - 1)
+    total: NDArray[np.float64] = np.bincount(place, windows, count).astype(np.float64)
+    full = total > 0
+    of_said, of_true = (np.bincount(place, windows * x, count)[full] / total[full] for x in (said, true))
+    return of_said, of_true, total[full]
 
 
 def draw_subjects(

@@ -33,7 +33,7 @@ from cerebro_eeg.model.checkpoint import Header
 from cerebro_eeg.model.encoder import Encoder
 from cerebro_eeg.model.readouts import Readout, widths
 from cerebro_eeg.runs.fold_features import FoldFeatures, fold_features
-from cerebro_eeg.runs.linear_models import LinearModel, fit_chosen, groups_of, labelled
+from cerebro_eeg.runs.linear_models import CrossValidation, LinearModel, groups_of, labelled
 from cerebro_eeg.runs.readout_choice import (
     AUTO_WIDE,
     READOUTS,
@@ -150,10 +150,11 @@ def rival_predictions(
         return {}
     used = parts_to_fit(split, True, lambda line: None)
     data = labelled([(windows, features.kept.of(windows)) for windows in used.values()], features.sizes)
-    found = {}
+    found, crossed = {}, None
     for name, readout in features.rivals.items():
-        candidates, stacks = members([readout])
-        fitted = fit_chosen(data, candidates, stacks, only=[readout], balanced=balanced, centring=centring)
+        # A rival may add up what the one before it is: each candidate is cross-validated once.
+        crossed = CrossValidation(data, *members([readout]), balanced=balanced, centring=centring, before=crossed)
+        fitted = crossed.fitted([readout])
         if part in used:
             assert fitted.own_held_out is not None
             output = fitted.own_held_out[-len(asked) :]
