@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,19 @@ import numpy as np
 import pytest
 import torch
 
+import train_stores
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import ConfigError, StoppedError, TrainingError
 from cerebro_eeg.runs import finetune, gpu_sharing, side_by_side
 from cerebro_eeg.runs.finetune import FinetuneOptions
 from cerebro_eeg.runs.fold_features import FoldFeatures
+from cerebro_eeg.runs.rivals import Asked
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes
 from cerebro_eeg.runs.store_predictions import KeptFeatures
 from cerebro_eeg.runs.training import memory_room, room_for_activations
 from cerebro_eeg.train.distributed import ProcessGroup
-from train_stores import make_store
+from train_stores import MONTAGES, make_store
 from train_worker import MODEL, preset
 
 ENGINE = Engine(device="cpu", readers=0, threads=1)
@@ -37,6 +40,9 @@ FROZEN = replace(OPTIONS, seeds=(0,), folds=3, steps=None, freeze=True, seconds=
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("side")
     make_store(folder / "store", 9, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_stores, "MONTAGES", MONTAGES[:1])  # simple rivals need the same channels in all windows
+        make_store(folder / "alike", 9, 8)
     return folder
 
 
@@ -49,17 +55,18 @@ def weights(folder):
     return folder / "first" / "seed-7" / "model.safetensors"
 
 
-def train(folder, name, options=OPTIONS, start=None, at_once=2, engine=ENGINE, chosen=None):
+def train(folder, name, options=OPTIONS, start=None, at_once=2, engine=ENGINE, chosen=None, rivals=False):
     """Train, and return the result, the lines, and the steps that were shown."""
     lines, steps = [], []
     result = finetune.finetune(
-        folder / "store",
+        folder / ("alike" if rivals else "store"),
         folder / name,
         chosen or preset({}),
         options,
         engine,
         start,
-        rivals=False,
+        rivals=rivals,
+        random_weights=rivals,
         at_once=at_once,
         say=lines.append,
         tell=lambda report, total, batch: steps.append((report.step, total)),
@@ -100,6 +107,36 @@ def test_frozen_probes_of_folds_share_their_features_between_processes(folder, w
     both, _, _ = train(folder, f"frozen-both-{readout}", options, weights)
     assert saved == [9 * 8]  # every window once; the processes have no way to compute one
     assert files(both.folder) == files(alone.folder)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, FROZEN], ids=["steps", "frozen"])
+def test_rivals_are_computed_meanwhile_with_the_same_answers(folder, weights, options, monkeypatch):
+    start, name = (weights, "frozen") if options.freeze else (None, "steps")
+    alone, _, _ = train(folder, f"rivals-{name}-alone", options, start, at_once=1, rivals=True)
+    threads, main = {"simple": [], "random": []}, threading.main_thread()
+    for part, seen in threads.items():
+        original = getattr(Asked, part)
+        noted = lambda *given, original=original, seen=seen: (  # noqa: E731
+            seen.append(threading.current_thread() is main),
+            original(*given),
+        )[1]
+        monkeypatch.setattr(Asked, part, noted)
+    both, lines, _ = train(folder, f"rivals-{name}-both", options, start, rivals=True)
+    assert threads == {"simple": [False], "random": [False]}  # once, and not by the thread that waits for trainings
+    assert both.rivals == alone.rivals
+    assert {row["name"] for row in both.rivals} >= {"band power", "chance", "random weights"}
+    assert files(both.folder) == files(alone.folder)
+    assert any(line.startswith("simple rivals on the same windows: ") for line in lines)
+
+
+def test_an_error_of_the_rivals_comes_after_the_trainings(folder, monkeypatch):
+    def broken(asked):
+        raise ConfigError("no rival can be computed")
+
+    monkeypatch.setattr(Asked, "simple", broken)
+    with pytest.raises(ConfigError, match="no rival can be computed"):
+        train(folder, "broken", rivals=True)
+    assert all((folder / "broken" / f"seed-{seed}" / "finished.json").exists() for seed in (0, 1, 2))
 
 
 def test_features_in_files_are_those_in_memory(tmp_path):

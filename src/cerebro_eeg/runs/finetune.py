@@ -57,7 +57,7 @@ from cerebro_eeg.runs.readout_choice import (
     start_readout,
 )
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
-from cerebro_eeg.runs.rivals import Ours, compare_with_rivals, kept_rivals
+from cerebro_eeg.runs.rivals import Asked, Control, Ours, RivalsAhead, compare_with_rivals, control_readout, kept_rivals
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes, train_side_by_side
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
@@ -184,7 +184,7 @@ def finetune(
             say(f"note: {line}")
         seeds = seeds_that_differ(settings)
         trainings = [SeedAndFold(split.name, seed) for split in splits for seed in seeds]
-        _train_side_by_side(shared, trainings, store_folder, out, at_once, say, tell)
+        ahead = _train_side_by_side(shared, trainings, store_folder, out, at_once, say, tell, rivals, random_weights)
         trained, of_name = [], {split.name: split for split in splits}
         for one in trainings:  # what is finished is only read
             if len(trainings) > 1 and not is_finished(_folder_of(out, one)):
@@ -192,7 +192,7 @@ def finetune(
             trained.append(_train(shared, of_name[one.fold], one.seed, _folder_of(out, one), say, tell))
         if processes.first:
             write_training_data(out, training_data(store, shared.hash, splits))
-        beside = _beside_rivals(shared, splits, seeds, out, random_weights, say) if rivals else None
+        beside = _beside_rivals(shared, splits, seeds, out, random_weights, say, ahead) if rivals else None
         return FinetuneResult(
             str(out),
             options.task,
@@ -224,14 +224,19 @@ def _train_side_by_side(
     at_once: int | None,
     say: Say,
     tell: Tell,
-) -> None:
-    """Do the trainings that are not finished yet at the same time, where that suits the machine or was asked for."""
+    rivals: bool,
+    random_weights: bool,
+) -> RivalsAhead | None:
+    """Do the trainings that are not finished yet at the same time, where that suits the machine or was asked for.
+
+    Meanwhile this process computes what the rivals answer.
+    """
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
     plan = plan_processes(at_once, len(waiting), shared.processes, shared.engine, config, windows, batch)
     if plan is None:
-        return
+        return None
     say(plan.line(len(waiting)))
     with contextlib.ExitStack() as stack:
         features = None
@@ -252,7 +257,9 @@ def _train_side_by_side(
         }
         environment = stack.enter_context(shared_gpu(say)) if shared.processes.device.type == "cuda" else {}
         done = functools.partial(_line, out)
+        ahead = _rivals_ahead(shared, out, random_weights) if rivals else None
         train_side_by_side(settings, waiting, plan.processes, done=done, environment=environment, say=say, tell=tell)
+    return ahead
 
 
 def _line(out: Path, one: SeedAndFold) -> str:
@@ -438,7 +445,13 @@ class _OneTraining:
 
 
 def _beside_rivals(
-    shared: _Shared, splits: Sequence[Split], seeds: Sequence[int], out: Path, random_weights: bool, say: Say
+    shared: _Shared,
+    splits: Sequence[Split],
+    seeds: Sequence[int],
+    out: Path,
+    random_weights: bool,
+    say: Say,
+    ahead: RivalsAhead | None = None,
 ) -> list[dict[str, Any]] | None:
     """Return how the validation predictions stand beside the rivals; None without any, or in several processes."""
     processes = shared.processes
@@ -456,19 +469,35 @@ def _beside_rivals(
             folder = RunFolder(out / split.name / f"seed-{seed}")
             found = Ours(Predictions.load(folder.path / "validation.npz"), checkpoint.read_header(folder.model))
             ours[split.name].append(found)
+    asked = _asked_of_rivals(shared, splits)
     return compare_with_rivals(
-        out,
-        shared.store,
-        splits,
-        ours,
-        processes,
-        balanced=shared.options.balanced,
-        centring=shared.options.centring is not False,
-        resamples=RESAMPLES,
-        say=say,
-        part="validation",
-        random_weights=random_weights,
+        out, asked, ours, resamples=RESAMPLES, say=say, random_weights=random_weights, ahead=ahead
     )
+
+
+def _asked_of_rivals(shared: _Shared, splits: Sequence[Split]) -> Asked:
+    options = shared.options
+    return Asked(
+        shared.store, splits, shared.processes, "validation", options.balanced, centring=options.centring is not False
+    )
+
+
+def _rivals_ahead(shared: _Shared, out: Path, random_weights: bool) -> RivalsAhead | None:
+    """Begin to compute what the rivals answer, unless the run keeps it or validation windows are missing."""
+    if any(split.validation is None or not len(split.validation) for split in shared.splits):
+        return None
+    random_weights = random_weights or shared.processes.device.type == "cuda"
+    if kept_rivals(out, "validation", random_weights) is not None:
+        return None
+    control = None
+    if random_weights and not (shared.options.freeze and shared.options.readout is not None):
+        config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
+        readout = control_readout(shared.options.readout)
+        control = Control(
+            dataclasses.replace(config, signal=signal_of(shared.store)),
+            {split.name: readout for split in shared.splits},
+        )
+    return RivalsAhead(_asked_of_rivals(shared, shared.splits), control)
 
 
 def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:

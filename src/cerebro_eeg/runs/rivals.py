@@ -9,8 +9,10 @@ Two controls stand beside them. Chance answers with the shares of the classes, o
 weights are a head like ours on a new encoder of the same size: where they do as well, pre-training does not show.
 """
 
+import contextvars
 import json
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,7 +104,7 @@ class SimpleFeatures:
             max_channels=max(most, tiny.max_channels),
         )
         channels = shared_channels(split)
-        self.rivals = {name: of for name, of in RIVALS.items() if of in AUTO_WIDE or len(channels) < WIDE}
+        self.rivals = self.names(split)
         """The rivals that so many channels allow, and their read-outs."""
         parts = tuple(dict.fromkeys(part for of in self.rivals.values() for part in READOUTS[of]))
         self.readout = Readout(readout_config(parts, channels), self.config).to(processes.device) if channels else None
@@ -121,6 +123,12 @@ class SimpleFeatures:
         self.kept = kept_of(store)
         self.asked_store = store if asked is None else asked
         self.of_asked = self.kept if asked is None else kept_of(asked)
+
+    @staticmethod
+    def names(split: Split) -> dict[str, str]:
+        """Return the rivals that the channels of a split allow, and their read-outs."""
+        wide = len(shared_channels(split)) >= WIDE
+        return {name: of for name, of in RIVALS.items() if of in AUTO_WIDE or not wide}
 
     @property
     def sizes(self) -> dict[ReadoutPart, int]:
@@ -223,6 +231,92 @@ def _new_model(config: ModelConfig, windows: Windows) -> Cerebro:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What all rivals of a run answer, and how they are chosen."""
+
+    store: Store
+    splits: Sequence[Split]
+    processes: ProcessGroup
+    part: Part
+    balanced: bool
+    centring: bool
+
+    def simple(self) -> tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]]:
+        """Return the answers of the simple rivals by fold and name, and the features that they read."""
+        features = SimpleFeatures(self.store, self.splits[0], self.processes)
+        how: dict[str, Any] = {"part": self.part, "balanced": self.balanced, "centring": self.centring}
+        return features, {
+            split.name: rival_predictions(self.store, split, self.processes, **how, features=features)
+            for split in self.splits
+        }
+
+    def random(self, control: "Control", say: Say) -> dict[str, RivalAnswers]:
+        """Return the answers of a head on random weights, by fold."""
+        how: dict[str, Any] = {"part": self.part, "balanced": self.balanced, "centring": self.centring, "say": say}
+        folds = {readout: fold_features(self.splits) for readout in set(control.readouts.values())}
+        found = {}
+        for split in self.splits:
+            say(f"a head on random weights{f', {split.name}' if split.name else ''}")
+            how |= {"readout": control.readouts[split.name], "folds": folds[control.readouts[split.name]]}
+            found[split.name] = random_predictions(self.store, split, self.processes, control.config, **how)
+        return found
+
+
+@dataclass(frozen=True)
+class Control:
+    """A head on random weights: the size of the encoder, and the read-out in each fold."""
+
+    config: ModelConfig
+    readouts: Mapping[str, str]
+
+
+class RivalsAhead:
+    """Computes the answers of rivals in a thread, while other processes train.
+
+    ``control`` is the head on random weights, if one is asked for and is known already.
+    """
+
+    def __init__(self, asked: Asked, control: Control | None = None) -> None:
+        self.asked, self.control = asked, control
+        self._simple: tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]] | None = None
+        self._random: dict[str, RivalAnswers] | None = None
+        self._error: Exception | None = None
+        threads, context = torch.get_num_threads(), contextvars.copy_context()
+        # A daemon: where a training fails, nobody waits for the rivals.
+        self._thread = threading.Thread(target=context.run, args=(self._work, threads), daemon=True)
+        self._thread.start()
+
+    def _work(self, threads: int) -> None:
+        torch.set_num_threads(threads)  # a new thread has a number of its own, and last bits depend on it
+        try:
+            if self.asked.processes.device.type == "cuda":
+                torch.cuda.set_device(self.asked.processes.device)
+            self._simple = self.asked.simple()
+            if self.control is not None:
+                self._random = self.asked.random(self.control, lambda line: None)
+        except Exception as error:
+            self._error = error
+
+    def simple(self) -> tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]]:
+        """Wait for the simple rivals, or raise their error."""
+        self._wait()
+        assert self._simple is not None
+        return self._simple
+
+    def random(self, control: Control, say: Say) -> dict[str, RivalAnswers]:
+        """Wait for the head on random weights; compute it here if another one is asked for."""
+        self._wait()
+        if self._random is not None and self.control == control:
+            return self._random
+        return self.asked.random(control, say)
+
+    def _wait(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+@dataclass(frozen=True)
 class Ours:
     """A training of the run that is compared: its predictions, and the header of its weights."""
 
@@ -232,48 +326,37 @@ class Ours:
 
 def compare_with_rivals(
     run: Path,
-    store: Store,
-    splits: Sequence[Split],
+    asked: Asked,
     ours: Mapping[str, Sequence[Ours]],
-    processes: ProcessGroup,
     *,
-    balanced: bool,
-    centring: bool = True,
     resamples: int,
     say: Say,
-    part: Part = "test",
     random_weights: bool = False,
+    ahead: RivalsAhead | None = None,
 ) -> list[dict[str, Any]]:
     """Return how the trainings of each fold stand beside the rivals, and keep it in a file of the run.
 
-    A simple rival that wins on validation is saved as a checkpoint of its own before.
+    A simple rival that wins on validation is saved as a checkpoint of its own before. ``ahead`` has computed rivals
+    already, or still does.
     """
-    features = SimpleFeatures(store, splits[0], processes)
-    say("simple rivals on the same windows: " + (", ".join(features.rivals) or "none"))
-    folds = {name: fold_features(splits) for name in ("encoder", "hybrid")}
+    rivals = SimpleFeatures.names(asked.splits[0])
+    say("simple rivals on the same windows: " + (", ".join(rivals) or "none"))
+    features, simple = asked.simple() if ahead is None else ahead.simple()
+    store, part = asked.store, asked.part
+    random: dict[str, RivalAnswers] = {}
+    if random_weights:
+        config = next(iter(ours.values()))[0].header.model
+        control = Control(
+            replace(config, signal=signal_of(store)), {fold: control_of(trained) for fold, trained in ours.items()}
+        )
+        random = (asked if ahead is None else ahead).random(control, say)
     of_folds: dict[str, list[Paired]] = {}
     answers: dict[str, list[RivalAnswers]] = {}
-    for split in splits:
+    for split in asked.splits:
         trained = ours[split.name]
-        found = rival_predictions(
-            store, split, processes, part=part, balanced=balanced, centring=centring, features=features
-        )
-        found[CHANCE] = chance_predictions(store, split, part)
+        found = {**simple[split.name], CHANCE: chance_predictions(store, split, part)}
         if random_weights:
-            say(f"a head on random weights{f', {split.name}' if split.name else ''}")
-            config, readout = trained[0].header.model, control_of(trained)
-            found[RANDOM] = random_predictions(
-                store,
-                split,
-                processes,
-                config,
-                readout=readout,
-                part=part,
-                balanced=balanced,
-                centring=centring,
-                folds=folds[readout],
-                say=say,
-            )
+            found[RANDOM] = random[split.name]
         for name, rival in found.items():
             _keep(run, part, split.name, name, rival.predictions)
             pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
@@ -282,7 +365,7 @@ def compare_with_rivals(
     rows = joined_rows(of_folds, answers, [one for trained in ours.values() for one in trained])
     best = best_simple(rows)
     if part == "validation" and best is not None and rival_wins(best):
-        _save(run / SAVED, store, splits[0], answers[best["name"]][0], features)
+        _save(run / SAVED, store, asked.splits[0], answers[best["name"]][0], features)
     write_text(run / FILES[part], json.dumps({"format": FORMAT, "rivals": rows}, indent=2, allow_nan=False) + "\n")
     return rows
 
@@ -341,6 +424,11 @@ def control_of(trained: Sequence[Ours]) -> str:
     hybrid = set(READOUTS["hybrid"])
     heads = [one.header.head for one in trained]
     return "hybrid" if any(head is not None and set(head.readout.parts) == hybrid for head in heads) else "encoder"
+
+
+def control_readout(named: str | None) -> str:
+    """Return the same, known before, for heads whose read-out was named; None is the paper's mean."""
+    return "hybrid" if named is not None and set(READOUTS.get(named, ())) == set(READOUTS["hybrid"]) else "encoder"
 
 
 def _mean(folds: Sequence[Paired]) -> dict[str, Any]:
