@@ -3,6 +3,8 @@
 On a CPU, graphs are recorded calls of operators (``recorded_calls.py``), which repeat as little Python as a CUDA graph.
 """
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import train_stores
-from cerebro_eeg import Cerebro
+from cerebro_eeg import Cerebro, fast
 from cerebro_eeg.config import ObjectiveConfig
 from cerebro_eeg.data.batching.filling import Filling
 from cerebro_eeg.data.storing.store import Store
@@ -26,7 +28,7 @@ from cerebro_eeg.runs.training import training_processes
 from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.train import loop, step
 from cerebro_eeg.train.log import read_lines
-from recorded_calls import recorded_calls
+from recorded_calls import CallRecorder, recorded_calls
 from train_stores import MONTAGES, make_store
 from train_worker import MODEL, preset
 
@@ -354,6 +356,93 @@ def test_without_memory_for_a_further_graph_computations_are_plain():
             capture("a", [torch.ones(4)])
 
 
+def test_graphs_are_given_up_together_and_a_new_place_is_taken_for_the_next():
+    """A graph that is freed may take memory with it that others of its stream use."""
+    layer = torch.nn.Linear(2, 2)
+    wrong = [False]
+
+    def compute(form, tensors):
+        found = layer(tensors[0])
+        return found + torch.rand(1) if wrong[0] else found
+
+    with recorded_calls() as calls, torch.no_grad():
+        capture = Capture(compute, CPU, module=layer)
+        for _ in range(3):
+            capture(None, [torch.ones(1, 2)])
+        first = weakref.ref(next(iter(capture._recorded.values())))
+        assert calls.places == 1
+        layer.weight = torch.nn.Parameter(torch.zeros(2, 2))
+        capture(None, [torch.ones(1, 2)])
+        assert first() is None  # before the new graph is recorded
+        capture(None, [torch.ones(1, 2)])
+        assert calls.places == 2
+        wrong[0] = True
+        for _ in range(2):
+            capture(None, [torch.ones(3, 2)])
+        assert capture.refused == "a graph did not give what the plain computation gives"
+        assert capture._recorded == {}
+        assert capture._now is None
+
+
+def test_forms_beyond_a_dozen_are_computed_plainly(monkeypatch):
+    monkeypatch.setattr(fast.capture, "MOST_FORMS", 2)
+    with recorded_calls() as calls:
+        capture = Capture(lambda form, tensors: tensors[0] * 2, CPU)
+        for _ in range(3):
+            for size in (1, 2, 3):
+                assert capture(None, [torch.ones(size)]).tolist() == [2.0] * size
+    assert calls.recorded == 2
+    assert capture.refused is None
+
+
+def test_an_error_while_a_graph_is_compared_leaves_plain_computation(monkeypatch):
+    def full(graph, inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with recorded_calls(), monkeypatch.context() as patch:
+        capture = Capture(lambda form, tensors: tensors[0] * 2, CPU)
+        patch.setattr(fast.capture._Recorded, "__call__", full)
+        for _ in range(3):
+            assert capture(None, [torch.ones(2)]).tolist() == [2.0, 2.0]
+    assert capture.refused == "CUDA out of memory"
+
+
+def test_nothing_of_a_run_keeps_its_graphs_alive(folder, tmp_path, monkeypatch):
+    """Not even until Python collects garbage: no memory of a GPU would be asked for meanwhile."""
+    kept, record = [], CallRecorder.record
+
+    def noting(recorder, compute):
+        replay, found = record(recorder, compute)
+        kept.append(weakref.ref(replay))
+        return replay, found
+
+    monkeypatch.setattr(CallRecorder, "record", noting)
+    store = Store(folder)
+    windows = next(iter(find_splits(store, read_task(store, "alpha", 1.0, None, None), None))).train
+    gc.collect()
+    gc.disable()
+    try:
+        with recorded_calls():
+            for number in range(2):
+                pretrain.pretrain([folder], tmp_path / f"p{number}", preset({}), replace(PRETRAIN, steps=6), RECORDED)
+            finetune.finetune(
+                folder, tmp_path / "f", preset({}), replace(FINETUNE, steps=6, seeds=(0, 1)), RECORDED, rivals=False
+            )
+            trained = len(kept)
+            assert trained > 6
+            model = Cerebro(2, config=MODEL)
+            with training_processes(None, RECORDED, silent, silent) as (processes, _, _):
+                for _ in range(2):
+                    outputs = BatchOutputs(model, processes)
+                    for _ in range(2):
+                        predict_windows(model, store, windows, processes, batch_size=4, outputs=outputs)
+            del outputs
+        assert len(kept) > trained
+        assert [ref() for ref in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
+
+
 def test_a_model_with_a_hook_is_not_recorded():
     layer, seen = torch.nn.Linear(2, 2), []
     with recorded_calls() as calls, torch.no_grad():
@@ -449,6 +538,35 @@ def test_captured_steps_of_a_fine_tuning_give_the_bits_of_plain_ones(folder, tmp
     assert not any("not captured" in line for line in lines)
     assert len(replays) > 2 * (LONGER - 6)
     assert_same_bits(tmp_path / "plain", tmp_path / "found")
+
+
+@pytest.mark.gpu
+def test_captured_steps_that_are_not_deterministic_learn_the_same(folder, tmp_path, replays):
+    """Sums over tokens may have another order each time, so the last bits differ."""
+    engine = replace(CUDA, deterministic=False)
+    for run, chosen in (("plain", replace(engine, capture=False)), ("found", engine)):
+        pretrain.pretrain([folder], tmp_path / run, preset({}), replace(PRETRAIN, steps=LONGER), chosen)
+    assert len(replays) > 2 * (LONGER - 6)
+    assert losses(tmp_path / "found") == pytest.approx(losses(tmp_path / "plain"), rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_graphs_that_are_given_up_leave_those_of_others_alone():
+    device = torch.device("cuda")
+    layers = [torch.nn.Linear(512, 512, device=device) for _ in range(3)]
+    x = torch.rand(64, 512, device=device)
+    with torch.no_grad():
+        plain = [layer(x) for layer in layers]
+        captures = [Capture(lambda form, tensors, layer=layer: layer(tensors[0]), device) for layer in layers]
+        for _ in range(3):
+            for capture, expected in zip(captures, plain, strict=True):
+                torch.testing.assert_close(capture(None, [x]), expected)
+        del captures[0]
+        torch.cuda.empty_cache()
+        filler = [torch.full((1 << 20,), float("nan"), device=device) for _ in range(64)]
+        for capture, expected in zip(captures, plain[1:], strict=True):
+            torch.testing.assert_close(capture(None, [x]), expected)
+        assert len(filler) == 64
 
 
 @pytest.mark.gpu

@@ -20,11 +20,13 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.fast.graph import Snapshot
+from cerebro_eeg.fast.graph import Snapshot, own_stream
 
 Inputs = Sequence[Tensor | None]
 """Tensors on the device, in an order that the caller knows."""
 T = TypeVar("T")
+MOST_FORMS = 12
+"""Forms that are recorded; others are computed plainly. Each new one may need more memory."""
 SAME = 1e-3
 """Relative difference up to which a replay gives what the plain computation gave: sums may have another order."""
 _captures = contextvars.ContextVar("captures", default=True)
@@ -76,9 +78,9 @@ class Pending:
         self._done.record()
 
     def wait(self) -> Tensor:
-        """Wait for the result, and return it on the host."""
+        """Wait for the result, and return it on the host, in ordinary memory."""
         self._done.synchronize()
-        return self._host
+        return self._host.clone()
 
 
 def on_its_way(found: Tensor) -> Callable[[], Tensor]:
@@ -101,12 +103,6 @@ def one_behind(begun: Iterable[tuple[T, Callable[[], Tensor]]]) -> Iterator[tupl
         yield what, wait()
 
 
-class Waiting(Protocol):
-    """A result that can be waited for."""
-
-    def wait(self) -> Tensor: ...
-
-
 class Recorder(Protocol):
     """Records computations of a device and replays them. :class:`CudaGraphs` is the one that the package has."""
 
@@ -119,27 +115,27 @@ class Recorder(Protocol):
         A RuntimeError says why the computation cannot be recorded.
         """
 
-    def pending(self, found: Tensor) -> Waiting:
-        """Return a result on its way to the host; what follows may overwrite the result."""
-
 
 class CudaGraphs:
     """Records computations of one GPU as CUDA graphs, and replays them on a stream of its own.
 
-    All graphs share one pool of memory, because they never run at the same time.
+    All graphs share one pool of memory, because they never run at the same time. They must be given up together
+    (``own_stream``).
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device, self._stream = device, own_stream(self, device)
         self._pool: Any = torch.cuda.graph_pool_handle()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            current.wait_stream(self._stream)
 
     def record(self, compute: Callable[[], T]) -> tuple[Callable[[], None], T]:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
@@ -151,10 +147,6 @@ class CudaGraphs:
             leave_capture(self._device, before, self._pool)
             raise
         return graph.replay, found
-
-    def pending(self, found: Tensor) -> Pending:
-        with torch.cuda.stream(self._stream):
-            return Pending(found)
 
 
 def leave_capture(device: torch.device, stream: torch.cuda.Stream, pool: Any) -> None:
@@ -179,20 +171,20 @@ class _Recorded:
 
     def __call__(self, given: Inputs) -> Tensor:
         """Repeat the computation for other inputs, and return the result; the next call overwrites it."""
-        for own, new in zip(self.inputs, given, strict=True):
-            if own is not None and new is not None:
-                own.copy_(new)
+        pairs = [(own, new) for own, new in zip(self.inputs, given, strict=True) if own is not None and new is not None]
+        torch._foreach_copy_([own for own, _ in pairs], [new for _, new in pairs])
         self.first()
         return self.found
 
 
 class Capture:
-    """Computes a function of tensors, as a CUDA graph from the third time on that inputs have one form.
+    """Computes a function of tensors, as a CUDA graph from the second time on that inputs have one form.
 
     Parameters
     ----------
     compute : returns one tensor from a form and the tensors of the inputs. It must not read anything else that changes,
-        and must neither wait for the GPU nor copy from the host. The second time, it is called more than once.
+        and must neither wait for the GPU nor copy from the host. It must not hold this object: graphs keep their memory
+        until it is freed. For the second inputs of a form it is called more than once.
     then : a second half, such as the update of a training step. It may use what the first half has left behind, such as
         gradients, and is called by ``proceed``, so that the caller may look at the result before.
     module : the model whose weights are read. A graph reads them where they were when it was recorded. Where tensors or
@@ -208,7 +200,7 @@ class Capture:
     ) -> None:
         self._compute, self._then, self._device = compute, then, device
         self._module, self._snapshot = module, None if module is None else Snapshot(module)
-        self._recorder: Recorder = recorder_of(device)
+        self._recorder: Recorder | None = None
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
         self._now: _Recorded | None = None
@@ -216,26 +208,32 @@ class Capture:
         """Why computations are not replayed; None where they are, or where that was not tried yet."""
 
     def __call__(self, form: Hashable, inputs: Inputs) -> Tensor:
-        """Return the result; the next call overwrites it. Work of the current stream comes before it."""
+        """Return the result; the next call overwrites it."""
         key = (form, *(None if x is None else (x.shape, x.dtype) for x in inputs))
-        with self._recorder.aside():
-            allowed = can_capture(self._device)
+        self._now = None
+        if can_capture(self._device):
             self._forget_changed()
-            if allowed and key in self._seen and key not in self._recorded and self.refused is None:
+            if key in self._seen and key not in self._recorded and self.refused is None:
                 self._try(key, form, inputs)
-            self._seen.add(key)
-            self._now = self._recorded.get(key) if allowed else None
-            return self._plain(form, inputs) if self._now is None else self._now(inputs)
+            self._now = self._recorded.get(key)
+        self._seen.add(key)
+        if self._now is None or self._recorder is None:
+            return self._plain(form, inputs)
+        with self._recorder.aside():
+            return self._now(inputs)
 
-    def pending(self, form: Hashable, inputs: Inputs) -> Waiting:
-        """Begin to compute, and return the result on its way to the host."""
-        return self._recorder.pending(self(form, inputs))
+    def pending(self, form: Hashable, inputs: Inputs) -> Callable[[], Tensor]:
+        """Begin to compute, and return a function that waits for the result and returns it on the CPU."""
+        return on_its_way(self(form, inputs).clone())  # the next call overwrites it
 
     def proceed(self) -> None:
         """Compute the second half of the last call."""
         assert self._then is not None
+        if self._now is None or self._now.then is None or self._recorder is None:
+            self._then()
+            return
         with self._recorder.aside():
-            (self._then if self._now is None or self._now.then is None else self._now.then)()
+            self._now.then()
 
     def _plain(self, form: Hashable, inputs: Inputs) -> Tensor:
         """Compute without a graph. The memory of other graphs is given up if there is too little."""
@@ -244,36 +242,43 @@ class Capture:
         except torch.OutOfMemoryError:
             if not self._recorded:
                 raise
-        self._recorded.clear()
-        self.refused = "the GPU has too little memory for graphs of several shapes"
+        self._give_up("the GPU has too little memory for graphs of several shapes")
         return self._compute(form, inputs)
+
+    def _try(self, key: Hashable, form: Hashable, inputs: Inputs) -> None:
+        """Record the computation for a form, and keep it if it gives what the plain computation gives."""
+        if len(self._recorded) >= MOST_FORMS:
+            return
+        reason = "a graph did not give what the plain computation gives"
+        if self._recorder is None:
+            self._recorder = recorder_of(self._device)
+        with self._recorder.aside():
+            try:
+                # On the stream of the recording: libraries make their workspaces for each stream.
+                plain = self._compute(form, inputs)
+                own = [None if x is None else x.clone() for x in inputs]
+                first, found = self._recorder.record(lambda: self._compute(form, own))
+                then = None if self._then is None else self._recorder.record(self._then)[0]
+                recorded = _Recorded(own, first, found, then)
+                if is_same(recorded(inputs), plain):
+                    self._recorded[key] = recorded
+                    return
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())[:200]
+        self._give_up(reason)
 
     def _forget_changed(self) -> None:
         """Throw away what was recorded if it would read tensors that the model no longer has."""
         if self._module is None or self._snapshot is None or self._snapshot.change() is None:
             return
+        self._recorded, self._recorder = {}, None
         self._snapshot = Snapshot(self._module)
-        self._recorded.clear()
         if (reason := self._snapshot.change()) is not None:  # a hook, which a graph would not call
             self.refused = reason
 
-    def _try(self, key: Hashable, form: Hashable, inputs: Inputs) -> None:
-        """Record the computation for a form, and keep it if it gives what the plain computation gives."""
-        plain = self._plain(form, inputs)
-        if self.refused is not None:
-            return
-        own = [None if x is None else x.clone() for x in inputs]
-        try:
-            first, found = self._recorder.record(lambda: self._compute(form, own))
-            then = None if self._then is None else self._recorder.record(self._then)[0]
-        except RuntimeError as error:
-            self.refused = " ".join(str(error).split())[:200]
-            return
-        recorded = _Recorded(own, first, found, then)
-        if is_same(recorded(inputs), plain):
-            self._recorded[key] = recorded
-        else:
-            self.refused = "a graph did not give what the plain computation gives"
+    def _give_up(self, reason: str) -> None:
+        """Throw all graphs away, with their memory, and compute plainly from now on."""
+        self._recorded, self._recorder, self._now, self.refused = {}, None, None, reason
 
 
 def is_same(found: Tensor, plain: Tensor) -> bool:

@@ -8,7 +8,6 @@ Legend: **B** windows, **C** channels, **T** samples, **R** rows (channels of al
 
 import contextlib
 import contextvars
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +32,8 @@ MARKS = 8
 """The number of values per weight that are compared before each call on a CPU, to notice a change."""
 
 _turn = threading.Lock()
-"""Keeps other threads from using the stream of the graphs while a graph is captured on it."""
+"""Keeps other threads from replaying a graph while another one is captured."""
+STREAMS = 32
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,10 @@ class WindowMemory:
     @staticmethod
     def make(shape: tuple[int, int, int], ids: Any, scaled: bool, like: Tensor) -> "WindowMemory":
         dtype = torch.promote_types(like.dtype, torch.float32)
-        with _aside(like.device):
-            host_BCT = torch.zeros(shape, dtype=dtype, pin_memory=like.is_cuda)
-            signal_BCT = host_BCT if like.is_cpu else torch.zeros(shape, dtype=dtype, device=like.device)
-            ids_R2 = torch.tensor(ids, device=like.device).repeat(shape[0], 1)
-            scale_R = torch.ones(len(ids_R2), dtype=dtype, device=like.device) if scaled else None
+        host_BCT = torch.zeros(shape, dtype=dtype, pin_memory=like.is_cuda)
+        signal_BCT = host_BCT if like.is_cpu else torch.zeros(shape, dtype=dtype, device=like.device)
+        ids_R2 = torch.tensor(ids, device=like.device).repeat(shape[0], 1)
+        scale_R = torch.ones(len(ids_R2), dtype=dtype, device=like.device) if scaled else None
         layout = Layout.uniform(*shape[:2])
         return WindowMemory(host_BCT, signal_BCT, Batch(signal_BCT.flatten(0, 1), ids_R2, layout, scale_R))
 
@@ -113,19 +112,16 @@ class Direct:
 
 
 class Replay:
-    """A CUDA graph with its own memory, which is freed with this object.
-
-    All graphs of a device are captured and replayed on one stream. They share the workspace that cuBLAS has for that
-    stream, so they must never run at the same time.
-    """
+    """A CUDA graph with its own memory and stream, which are given up with this object."""
 
     def __init__(self, compute: Compute, place: WindowMemory) -> None:
         self.place = place
         self._device = place.signal_BCT.device
         self._sent = torch.cuda.Event()
         self._graph = torch.cuda.CUDAGraph()
+        self._stream = own_stream(self, self._device)
         compute(place.batch)  # may compile, which is slow: outside of the lock, so that other objects can go on
-        with _aside(self._device) as stream:
+        with _aside(self._stream) as stream:
             for _ in range(WARM_UP):
                 compute(place.batch)
             # "thread_local": other threads may use the GPU during the capture without an error.
@@ -134,7 +130,7 @@ class Replay:
 
     def __call__(self, x_BCT: Tensor | NDArray[Any], scale_B: Tensor | None, check: Check) -> Tensor:
         found = torch.empty_like(self._found)
-        with _aside(self._device):
+        with _aside(self._stream):
             if isinstance(x_BCT, Tensor):
                 looked_at = x_BCT
                 self.place.signal_BCT.copy_(x_BCT)
@@ -150,23 +146,36 @@ class Replay:
         return found
 
 
-@functools.cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+_streams: set[int] = set()
+"""Streams of the objects that have one of their own."""
+
+
+def own_stream(owner: object, device: torch.device) -> torch.cuda.Stream:
+    """Return a stream that no other living owner has, as long as there are such: torch hands 32 out in turns.
+
+    From torch 2.12 on, a graph that is freed takes the workspace that cuBLAS has for its stream with it. Another graph
+    of that stream would go on using this memory.
+    """
+    for _ in range(STREAMS):
+        stream = torch.cuda.Stream(device)
+        if stream.cuda_stream not in _streams:
+            break
+    _streams.add(stream.cuda_stream)
+    weakref.finalize(owner, _streams.discard, stream.cuda_stream)
+    return stream
 
 
 @contextlib.contextmanager
-def _aside(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """Run on the stream of all graphs, after all present work of the current stream and before its next work."""
-    if device.type != "cuda":
-        yield None
-        return
-    stream, current = _stream(device), torch.cuda.current_stream(device)
+def _aside(stream: torch.cuda.Stream) -> Iterator[torch.cuda.Stream]:
+    """Run on a stream, after all present work of the current stream and before its next work."""
+    current = torch.cuda.current_stream(stream.device)
     with _turn:
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            yield stream
-        current.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                yield stream
+        finally:
+            current.wait_stream(stream)
 
 
 class Snapshot:

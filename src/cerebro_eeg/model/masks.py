@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cerebro_eeg.batch import Layout, onto
+from cerebro_eeg.batch import Layout
 from cerebro_eeg.channels.electrodes import HEAD_MM, POSITIONS
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.model.patches import Patches
@@ -80,7 +80,7 @@ def neighbours(channels_BC2: Tensor, limit_mm: float) -> Tensor:
     A bipolar channel lies halfway between its electrodes. Electrodes opposite to each other have no halfway point; such
     a channel is the neighbour of itself alone.
     """
-    sum_BC3 = onto(_directions(), channels_BC2.device)[channels_BC2].sum(2)
+    sum_BC3 = _directions(channels_BC2.device)[channels_BC2].sum(2)
     size_BC1 = sum_BC3.norm(dim=-1, keepdim=True)
     direction_BC3 = torch.where(size_BC1 > 0.01, sum_BC3 / size_BC1, 0.0)
     cosine_BCC = direction_BC3 @ direction_BC3.transpose(1, 2)
@@ -90,6 +90,7 @@ def neighbours(channels_BC2: Tensor, limit_mm: float) -> Tensor:
 
 
 @functools.cache
-def _directions() -> Tensor:
+def _directions(device: torch.device) -> Tensor:
     """Return the direction of every electrode, in the order of ids; zeros for 0, which is no electrode."""
-    return torch.tensor([(0.0, 0.0, 0.0), *POSITIONS.values()], dtype=torch.float32)
+    with torch.inference_mode(False):
+        return torch.tensor([(0.0, 0.0, 0.0), *POSITIONS.values()], dtype=torch.float32, device=device)

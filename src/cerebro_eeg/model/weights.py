@@ -12,9 +12,11 @@ def resize_positions(table_PD: Tensor, tokens: int, bands: int = 1) -> Tensor:
     if tokens <= len(table_PD):
         return table_PD[:tokens]
     # Linear interpolation with half-pixel centres, written as a product, whose backward pass is deterministic.
-    old, new = len(table_PD) // bands, tokens // bands
-    place_N = ((torch.arange(new, dtype=torch.float64) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
-    weight_NP = (1 - (place_N[:, None] - torch.arange(old)).abs()).clamp_min(0).to(table_PD.device, table_PD.dtype)
+    old, new, device = len(table_PD) // bands, tokens // bands, table_PD.device
+    # MPS has no float64.
+    exact = torch.float32 if device.type == "mps" else torch.float64
+    place_N = ((torch.arange(new, dtype=exact, device=device) + 0.5) * (old / new) - 0.5).clamp(0, old - 1)
+    weight_NP = (1 - (place_N[:, None] - torch.arange(old, device=device)).abs()).clamp_min(0).to(table_PD.dtype)
     return torch.einsum("np,pfd->nfd", weight_NP, table_PD.unflatten(0, (-1, bands))).flatten(0, 1)
 
 

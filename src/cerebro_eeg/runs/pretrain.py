@@ -8,6 +8,7 @@ Legend: **B** windows, **R** rows, **N** tokens of a row.
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -389,11 +390,12 @@ class Validation:
         graphs: bool = False,
     ) -> None:
         self._model, self._module, self._sources, self._processes = model, module, sources, processes
-        self._batch, self._dtype, self._precision = batch, dtype, precision
+        self._batch, self._dtype = batch, dtype
         self._names = ("masked", "visible", *further_targets.weights(model.objective))
         every = [windows.channels for _, windows in sources if len(windows)]
         self._filling = Filling.choose(np.concatenate(every), batch) if graphs and every else None
-        self._capture = Capture(self._sums, processes.device, module=module) if graphs else None
+        compute = functools.partial(_sums, module, processes.device, precision)
+        self._compute = Capture(compute, processes.device, module=module) if graphs else compute
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
@@ -408,9 +410,10 @@ class Validation:
         mine = everything.part(processes.rank, size) if shared else everything
         parts = max(1, min(-(-len(everything) // (size * self._batch)), len(everything) // (size if shared else 1)))
         totals = torch.zeros(2, len(self._names), dtype=torch.float64, device=processes.device)
-        with loop.evaluating(self._module), Loader(self._sources, threads=2) as loader:
+        pin = processes.device.type == "cuda"
+        with loop.evaluating(self._module), Loader(self._sources, threads=2, pin=pin) as loader:
             for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
-                totals += (self._capture or self._sums)(*self._inputs(raw))
+                totals += self._compute(*self._inputs(raw))
         sums_K, counts_K = processes.sum(totals) if shared else totals
         errors = dict(zip(self._names, (sums_K / counts_K.clamp_min(1)).tolist(), strict=True))
         objective = self._model.objective
@@ -430,11 +433,18 @@ class Validation:
         form, tensors = apart(batch)
         return form, (*tensors, noise_RN)
 
-    def _sums(self, form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return the sums of the errors, and how many they are, (2, K)."""
-        *of_batch, noise_RN = tensors
-        with autocast_to(self._precision, self._processes.device):
-            found: Reconstruction = self._module(together(form, of_batch), noise_RN)
-        sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
-        counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
-        return torch.stack([torch.stack(sums), torch.stack(counted)]).double()
+
+def _sums(
+    module: nn.Module,
+    device: torch.device,
+    precision: loop.Precision,
+    form: Hashable,
+    tensors: Sequence[Tensor | None],
+) -> Tensor:
+    """Return the sums of the errors, and how many they are, (2, K)."""
+    *of_batch, noise_RN = tensors
+    with autocast_to(precision, device):
+        found: Reconstruction = module(together(form, of_batch), noise_RN)
+    sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
+    counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
+    return torch.stack([torch.stack(sums), torch.stack(counted)]).double()

@@ -101,7 +101,8 @@ def plan_processes(
     room = room_for_activations(device)
     samples = max(of_split.samples for of_split in windows)
     needed = kept_bytes(engine, device, config, usual_channels(windows), samples)
-    each = PROCESS_BYTES + min(room, batch * needed)
+    kept = (2 if cuda else 1) * batch * needed  # a GPU also holds what the graphs of a step keep
+    each = PROCESS_BYTES + min(room, kept)
     threads = engine.threads or (1 if cuda else torch.get_num_threads())
     if asked is None:
         free = torch.cuda.mem_get_info(device)[0] if cuda else _free_bytes()

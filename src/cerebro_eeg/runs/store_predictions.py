@@ -3,6 +3,7 @@
 ``finetune`` and ``evaluate`` use this. ``predict`` and ``embed`` read recordings instead.
 """
 
+import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
@@ -43,13 +44,13 @@ class BatchOutputs:
     def __init__(
         self, model: nn.Module, processes: ProcessGroup, read: Read | None = None, precision: Precision = "fp32"
     ) -> None:
-        self.model, self.device, self.precision = model, processes.device, precision
-        self._read = read
+        self.model, self.device = model, processes.device
         alone = processes.size == 1 and processes.strategy == "ddp"
         readout = model.readout if isinstance(model, Cerebro) else None
         waits = read not in (None, features) or (readout is not None and readout.waits)
         graphs = alone and not waits and has_graphs(self.device)
-        self._capture = Capture(self._of, self.device, module=model) if graphs else None
+        self._compute = functools.partial(_outputs, model, read, self.device, precision)
+        self._capture = Capture(self._compute, self.device, module=model) if graphs else None
 
     def filling(self, windows: Windows, batch_size: int) -> Filling | None:
         """Return how batches are filled up to few shapes, for CUDA graphs; None where they are not or need not be."""
@@ -60,14 +61,23 @@ class BatchOutputs:
         """Begin to compute the output of a batch, and return a function that waits for it; it comes on the CPU."""
         form, tensors = apart(batch)
         if self._capture is None:
-            return on_its_way(self._of(form, tensors))
-        return self._capture.pending(form, tensors).wait
+            return on_its_way(self._compute(form, tensors))
+        return self._capture.pending(form, tensors)
 
-    def _of(self, form: Hashable, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        batch = together(form, tensors)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            output = self.model(batch) if self._read is None else self._read(self.model, batch)
-        return output[: batch.layout.windows - batch.layout.filled].float()
+
+def _outputs(
+    model: nn.Module,
+    read: Read | None,
+    device: torch.device,
+    precision: Precision,
+    form: Hashable,
+    tensors: Sequence[torch.Tensor | None],
+) -> torch.Tensor:
+    """Return the output of a batch without the windows that only fill it up."""
+    batch = together(form, tensors)
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        output = model(batch) if read is None else read(model, batch)
+    return output[: batch.layout.windows - batch.layout.filled].float()
 
 
 @torch.no_grad()

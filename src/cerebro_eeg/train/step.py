@@ -6,7 +6,8 @@ never reaches the weights.
 """
 
 import contextlib
-from collections.abc import Hashable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cerebro_eeg.batch import onto
-from cerebro_eeg.fast.capture import Capture, Waiting
+from cerebro_eeg.fast.capture import Capture
 from cerebro_eeg.train.distributed import syncing, whole
 
 if TYPE_CHECKING:
@@ -84,12 +85,13 @@ class StepComputer:
 
     def __init__(self, run: "TrainingRun") -> None:
         self._run, self._asked = run, (False, False)
-        self._waiting: Tensor | Waiting = torch.empty(0)
+        self._waiting: Callable[[], Tensor] = lambda: torch.empty(0)
         self._capture: Capture | None = None
         self._rates: Tensor | None = None
         if run.captures:
             self._rates = tensor_rates(run.optimizer, run.processes.device)
-            self._capture = Capture(self._from_tensors, run.processes.device, lambda: update(run), run.module)
+            compute, then = functools.partial(_from_tensors, run), functools.partial(update, run)
+            self._capture = Capture(compute, run.processes.device, then, run.module)
 
     @property
     def refused(self) -> str | None:
@@ -108,12 +110,11 @@ class StepComputer:
         if run.processes.size > 1:
             dtype, device = totals_dtype(run.processes.device), run.processes.device
             flags = onto(torch.tensor([float(flag) for flag in asked], dtype=dtype), device)
-        self._waiting = gradients(run, map(run.task.inputs, micro_batches), len(micro_batches), flags)
+        self._waiting = gradients(run, map(run.task.inputs, micro_batches), len(micro_batches), flags).cpu
 
     def finish(self) -> StepResult:
         """Wait for the results. This is the only place of a step where the CPU waits for the GPU."""
-        found = self._waiting if isinstance(self._waiting, Tensor) else self._waiting.wait()
-        loss, *rest = found.tolist()
+        loss, *rest = self._waiting().tolist()
         values, (stop, save, norm, *losses) = rest[: len(self._run.task.names)], rest[len(self._run.task.names) :]
         flags = self._asked if self._run.processes.size == 1 else (stop > 0, save > 0)
         return StepResult(loss, tuple(values), flags, norm, tuple(losses))
@@ -132,14 +133,15 @@ class StepComputer:
         else:
             self._capture.proceed()
 
-    def _from_tensors(self, form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Compute gradients from the tensors of all micro-batches, one after the other."""
-        assert isinstance(form, tuple)
-        left, inputs = list(tensors), []
-        for own, count in form:
-            inputs.append(Inputs(own, tuple(left[:count])))
-            del left[:count]
-        return gradients(self._run, inputs, len(inputs))
+
+def _from_tensors(run: "TrainingRun", form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:
+    """Compute gradients from the tensors of all micro-batches, one after the other."""
+    assert isinstance(form, tuple)
+    left, inputs = list(tensors), []
+    for own, count in form:
+        inputs.append(Inputs(own, tuple(left[:count])))
+        del left[:count]
+    return gradients(run, inputs, len(inputs))
 
 
 def totals_dtype(device: torch.device) -> torch.dtype:
