@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,12 +23,14 @@ from cerebro_eeg.errors import ConfigError, StoppedError, TrainingError
 from cerebro_eeg.runs import finetune, gpu_sharing, side_by_side
 from cerebro_eeg.runs.finetune import FinetuneOptions
 from cerebro_eeg.runs.fold_features import FoldFeatures
-from cerebro_eeg.runs.rivals import Asked
+from cerebro_eeg.runs.folder import RunFolder
+from cerebro_eeg.runs.rivals import AskedOfRivals
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes
 from cerebro_eeg.runs.store_predictions import KeptFeatures
 from cerebro_eeg.runs.training import memory_room, room_for_activations
 from cerebro_eeg.train.distributed import ProcessGroup
+from cerebro_eeg.train.state import steps_done
 from train_stores import MONTAGES, make_store
 from train_worker import MODEL, preset
 
@@ -48,10 +51,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(folder):
-    """Weights to start from: those of a first training."""
-    finetune.finetune(
-        folder / "store", folder / "first", preset({}), replace(OPTIONS, seeds=(7,)), ENGINE, rivals=False
-    )
+    """Weights to start from: those of a first training, with tokens so wide that read-outs use some axes of them."""
+    wide = preset({"model": {"width": 48, "heads": 3}})
+    finetune.finetune(folder / "store", folder / "first", wide, replace(OPTIONS, seeds=(7,)), ENGINE, rivals=False)
     return folder / "first" / "seed-7" / "model.safetensors"
 
 
@@ -95,6 +97,10 @@ def test_trainings_side_by_side_are_those_one_after_the_other(folder):
     ]
     assert steps[-1] == (12, 12)
     assert all(before[0] < after[0] for before, after in itertools.pairwise(steps))
+    shutil.rmtree(folder / "both" / "seed-1")
+    again, lines, _ = train(folder, "both")  # one that is left is done as it would be beside the others
+    assert lines.count("1 training, 1 at the same time, each on 1 thread (--at-once 1: one after the other)") == 1
+    assert files(again.folder) == files(alone.folder)
 
 
 @pytest.mark.parametrize("readout", [None, "auto"])
@@ -107,20 +113,21 @@ def test_frozen_probes_of_folds_share_their_features_between_processes(folder, w
     both, _, _ = train(folder, f"frozen-both-{readout}", options, weights)
     assert saved == [9 * 8]  # every window once; the processes have no way to compute one
     assert files(both.folder) == files(alone.folder)
+    assert not list(Path(both.folder).glob(".features-*"))
 
 
-@pytest.mark.parametrize("options", [OPTIONS, FROZEN], ids=["steps", "frozen"])
+@pytest.mark.parametrize("options", [OPTIONS, pytest.param(FROZEN, marks=pytest.mark.soak)], ids=["steps", "frozen"])
 def test_rivals_are_computed_meanwhile_with_the_same_answers(folder, weights, options, monkeypatch):
     start, name = (weights, "frozen") if options.freeze else (None, "steps")
     alone, _, _ = train(folder, f"rivals-{name}-alone", options, start, at_once=1, rivals=True)
     threads, main = {"simple": [], "random": []}, threading.main_thread()
     for part, seen in threads.items():
-        original = getattr(Asked, part)
+        original = getattr(AskedOfRivals, part)
         noted = lambda *given, original=original, seen=seen: (  # noqa: E731
             seen.append(threading.current_thread() is main),
             original(*given),
         )[1]
-        monkeypatch.setattr(Asked, part, noted)
+        monkeypatch.setattr(AskedOfRivals, part, noted)
     both, lines, _ = train(folder, f"rivals-{name}-both", options, start, rivals=True)
     assert threads == {"simple": [False], "random": [False]}  # once, and not by the thread that waits for trainings
     assert both.rivals == alone.rivals
@@ -133,10 +140,55 @@ def test_an_error_of_the_rivals_comes_after_the_trainings(folder, monkeypatch):
     def broken(asked):
         raise ConfigError("no rival can be computed")
 
-    monkeypatch.setattr(Asked, "simple", broken)
+    monkeypatch.setattr(AskedOfRivals, "simple", broken)
     with pytest.raises(ConfigError, match="no rival can be computed"):
         train(folder, "broken", rivals=True)
     assert all((folder / "broken" / f"seed-{seed}" / "finished.json").exists() for seed in (0, 1, 2))
+
+
+def test_features_that_cannot_be_written_leave_heads_one_after_the_other(folder, weights, monkeypatch):
+    def full(kept, to):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(KeptFeatures, "save", full)
+    found, lines, _ = train(folder, "full", FROZEN, weights)
+    assert len(found.trained) == 3
+    assert sum("one after the other: features cannot be written (No space left" in line for line in lines) == 1
+
+
+def test_what_a_package_prints_in_a_process_is_no_message(folder, monkeypatch):
+    monkeypatch.setattr(side_by_side, "START", "print('hello from a package'); print('{}[');" + side_by_side.START)
+    found, lines, _ = train(folder, "printing", replace(OPTIONS, seeds=(0, 1)))
+    assert len(found.trained) == 2
+    assert lines.count("hello from a package") == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind", "words"),
+    [
+        ("OSError(28, 'No space left on device')", TrainingError, "the run cannot be written"),
+        ("PermissionError(13, 'Permission denied')", OSError, r"seed \d: Permission denied"),
+        ("ZeroDivisionError('of /home/somebody')", RuntimeError, r"^seed \d: ZeroDivisionError"),
+    ],
+)
+def test_an_unforeseen_error_keeps_its_kind_and_its_traceback_aside(folder, monkeypatch, broken, kind, words):
+    patch = (
+        "from cerebro_eeg.train.loop import StepComputer\n"
+        f"def begin(*given): raise {broken}\n"
+        "StepComputer.begin = begin\n"
+    )
+    start = side_by_side.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
+    monkeypatch.setattr(side_by_side, "START", start)
+    with pytest.raises(kind, match=words) as caught:
+        train(folder, f"broken-{kind.__name__}-{broken[:3]}")
+    if kind is RuntimeError:
+        assert "ZeroDivisionError: of /home/somebody" in "".join(caught.value.__notes__)
+
+
+def test_at_once_is_checked_before_anything_is_written(folder):
+    with pytest.raises(ConfigError, match="at_once is 0; expected at least 1"):
+        train(folder, "none", at_once=0)
+    assert not (folder / "none").exists()
 
 
 def test_features_in_files_are_those_in_memory(tmp_path):
@@ -190,37 +242,97 @@ def tell(report, steps, batch):
     print(report.step, flush=True)
 try:
     finetune(Path(sys.argv[1]), Path(sys.argv[2]), preset({}), options, Engine(device="cpu", readers=0, threads=1),
-             rivals=False, at_once=2, tell=tell)
+             rivals=False, at_once=2, say=lambda line: print(line, flush=True), tell=tell)
 except CerebroError as error:
     print(type(error).__name__, error)
     raise SystemExit(error.exit_code)
 """
 
 
-@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-def test_processes_save_and_end_with_the_command_that_started_them(folder, blow):
-    run = folder / blow.name
+def start_slow(folder, run):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SLOW, str(folder / "store"), str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        while int(process.stdout.readline()) < 20:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for_end(processes):
+    until = time.monotonic() + 60
+    while any(is_alive(pid) for pid in processes):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("blow", "times"),
+    [(signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGKILL, 1)],
+    ids=["stopped", "stopped again and again", "killed"],
+)
+def test_processes_save_and_end_with_the_command_that_started_them(folder, blow, times):
+    run = folder / f"{blow.name}-{times}"
+    with start_slow(folder, run) as process:
+        while not (line := process.stdout.readline().strip()).isdigit() or int(line) < 20:
             pass
         ours = workers_of(process.pid)
         assert len(ours) == 2
-        process.send_signal(blow)
+        for _ in range(times):
+            process.send_signal(blow)
+            time.sleep(0.1 if times > 1 else 0)
         rest = process.stdout.read()
         code = process.wait(60)
     assert code == (StoppedError.exit_code if blow == signal.SIGTERM else -blow)
     if blow == signal.SIGTERM:
         assert "StoppedError stopped" in rest
-    until = time.monotonic() + 60
-    while any(is_alive(pid) for pid in ours):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+        assert "saving; a second Ctrl-C ends at once" in rest
+    wait_for_end(ours)
     for seed in (0, 1):
         logged = (run / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
-        assert (run / f"seed-{seed}" / "state.safetensors").exists()
-        assert json.loads(logged[-1])["step"] > 1
+        assert steps_done(run / f"seed-{seed}" / "state.safetensors") == json.loads(logged[-1])["step"] > 1
+
+
+def test_processes_of_a_command_that_is_killed_at_its_start_train_nothing(folder):
+    run = folder / "killed-early"
+    with start_slow(folder, run) as process:
+        while "at the same time" not in process.stdout.readline():
+            pass
+        until = time.monotonic() + 60
+        while len(ours := workers_of(process.pid)) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        process.kill()
+        process.wait(60)
+    wait_for_end(ours)
+    assert not list(run.rglob("state.safetensors"))
+
+
+HOLDS = """
+import os, subprocess, sys
+from pathlib import Path
+from cerebro_eeg.runs.folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+with folder.locked():
+    (Path(sys.argv[1]) / "run.json").write_text("{}")
+    child = subprocess.Popen(["sleep", "60"], pass_fds=folder.lock_descriptors(), stdout=-3, stderr=-3)
+    print(child.pid, flush=True)
+    os._exit(0)
+"""
+
+
+def test_the_lock_of_a_killed_command_is_held_until_its_processes_have_ended(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], capture_output=True, text=True, check=True, env=environment
+    )
+    with pytest.raises(ConfigError, match="another process is training"), RunFolder(tmp_path).locked():
+        pass
+    os.kill(int(done.stdout), signal.SIGKILL)
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with RunFolder(tmp_path).locked():
+                return
+        except ConfigError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def workers_of(pid):
@@ -255,22 +367,20 @@ def make_windows():
 
 def test_as_many_trainings_as_suit_the_machine(monkeypatch):
     monkeypatch.setattr(side_by_side, "cores", lambda: 16)
-    monkeypatch.setattr(side_by_side, "_free_bytes", lambda: 64e9)
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda: 64e9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     free = replace(ENGINE, threads=None)
     found = plan(engine=free)
-    assert (found.processes, found.engine.threads, found.room) == (6, 2, None)
+    assert (found.processes, found.threads, found.room) == (6, 2, None)
     assert plan(engine=free, trainings=100).processes == 8
     assert plan(engine=replace(free, threads=4), trainings=100).processes == 4
-    assert plan(3, engine=free).engine.threads == 5
+    assert plan(3, engine=free).threads == 5
     assert plan(1) is plan(trainings=1) is plan(4, processes=ProcessGroup(0, 2)) is None
-    monkeypatch.setattr(side_by_side, "_free_bytes", lambda: 5e9)
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda: 5e9)
     assert plan(engine=free, trainings=100).processes == 3
     assert plan(50, engine=free, trainings=100).processes == 50
     monkeypatch.setattr(side_by_side, "cores", lambda: 2)
     assert plan(engine=free) is None
-    with pytest.raises(ConfigError, match="at_once is 0"):
-        plan(0)
 
 
 def test_a_training_beside_others_takes_the_room_of_one_alone():
@@ -285,15 +395,22 @@ def test_a_training_has_a_name():
     assert isinstance(MODEL, ModelConfig)
 
 
+CUDA = torch.device("cuda")
 CONTROL = """#!/bin/sh
 if [ "$1" = -d ]; then {start}; fi
 read -r word; echo "$word" >> "{log}"
 """
+TURNS = "the trainings take turns on the GPU, because "
+ALONE = "the trainings run one after the other: "
+TRIAL = """
+import os
+raise SystemExit(not ({with_service} if "CUDA_MPS_PIPE_DIRECTORY" in os.environ else {without}))
+"""
 
 
 @pytest.mark.parametrize("start", ["echo begun >> {log}; exit 0", "exit 1"], ids=["begins", "fails"])
-@pytest.mark.parametrize("usable", [True, False], ids=["usable", "unusable"])
-def test_the_service_that_shares_a_gpu_ends_with_the_command(tmp_path, monkeypatch, start, usable):
+@pytest.mark.parametrize(("with_service", "without"), [(True, True), (False, True), (False, False)])
+def test_the_service_that_shares_a_gpu_ends_with_the_command(tmp_path, monkeypatch, start, with_service, without):
     """The program of the driver is not here, so a script of its name stands for it; GPUs are never touched."""
     log = tmp_path / "log"
     control = tmp_path / gpu_sharing.CONTROL
@@ -301,27 +418,47 @@ def test_the_service_that_shares_a_gpu_ends_with_the_command(tmp_path, monkeypat
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.setattr(gpu_sharing, "TRIAL", f"raise SystemExit({0 if usable else 1})")
+    monkeypatch.setattr(gpu_sharing, "TRIAL", TRIAL.format(with_service=with_service, without=without))
+    monkeypatch.setattr(gpu_sharing, "only", lambda device: {"CUDA_VISIBLE_DEVICES": "GPU-1"})
     lines = []
-    with gpu_sharing.shared_gpu(lines.append) as found:
-        works = usable and start != "exit 1"
-        assert bool(found) is works
-        assert not works or Path(found["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
-    assert [line.split(", because")[0] for line in lines] == ([] if works else [f"note: {TURNS}"])
+    works = with_service and start != "exit 1"
+    with gpu_sharing.shared_gpu(CUDA, lines.append) as found:
+        if works:
+            assert found["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+            assert Path(found["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+        else:
+            assert found == ({"CUDA_VISIBLE_DEVICES": "GPU-1"} if without else None)
+    expected = (
+        [] if works else [f"note: {TURNS if without else ALONE}NVIDIA's Multi-Process Service does not work here"]
+    )
+    assert [line.split(", and only")[0] for line in lines] == expected
     assert log.read_text().split() == (["quit"] if start == "exit 1" else ["begun", "quit"])
 
 
-TURNS = "the trainings take turns on the GPU"
+def test_a_service_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+    control = tmp_path / gpu_sharing.CONTROL
+    control.write_text("#!/bin/sh\nsleep 60\n")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(gpu_sharing, "SECONDS", 0.5)
+    monkeypatch.setattr(gpu_sharing, "_usable", lambda environment, number: True)
+    began, lines = time.monotonic(), []
+    with gpu_sharing.shared_gpu(CUDA, lines.append) as found:
+        assert found == {}
+    assert time.monotonic() - began < 30
+    assert lines[0].startswith(f"note: {TURNS}")
 
 
 def test_without_the_program_of_the_driver_processes_take_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(gpu_sharing, "_usable", lambda environment, number: True)
     lines = []
-    with gpu_sharing.shared_gpu(lines.append) as found:
+    with gpu_sharing.shared_gpu(CUDA, lines.append) as found:
         assert found == {}
     assert lines[0].startswith(f"note: {TURNS}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # somebody's own service
-    with gpu_sharing.shared_gpu(lines.append) as found:
+    with gpu_sharing.shared_gpu(CUDA, lines.append) as found:
         assert found == {}
     assert len(lines) == 1

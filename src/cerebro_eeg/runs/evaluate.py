@@ -38,7 +38,7 @@ from cerebro_eeg.runs.probe import one_for_all, seeds_that_differ
 from cerebro_eeg.runs.provenance import SeenBefore, data_before, seen_before
 from cerebro_eeg.runs.readout_choice import head_outputs
 from cerebro_eeg.runs.results import EvaluateResult
-from cerebro_eeg.runs.rivals import Asked, Ours, compare_with_rivals, kept_rivals
+from cerebro_eeg.runs.rivals import AskedOfRivals, Ours, compare_with_rivals, kept_rivals
 from cerebro_eeg.runs.score_record import ScoreRecord, of_seeds, read_record, summarise, write_record
 from cerebro_eeg.runs.settings import Untrained
 from cerebro_eeg.runs.snapshot import is_unfinished, usable_weights
@@ -340,7 +340,7 @@ def _beside_rivals(
         return None
     return compare_with_rivals(
         run,
-        Asked(
+        AskedOfRivals(
             scorer.store,
             _splits_of_run(scorer.store, settings),
             scorer.processes,

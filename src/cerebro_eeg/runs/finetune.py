@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,9 +58,22 @@ from cerebro_eeg.runs.readout_choice import (
     start_readout,
 )
 from cerebro_eeg.runs.results import FinetuneResult, TrainedResult
-from cerebro_eeg.runs.rivals import Asked, Control, Ours, RivalsAhead, compare_with_rivals, control_readout, kept_rivals
+from cerebro_eeg.runs.rivals import (
+    AskedOfRivals,
+    Control,
+    Ours,
+    RivalsAhead,
+    compare_with_rivals,
+    control_readout,
+    kept_rivals,
+)
 from cerebro_eeg.runs.settings import Engine, Untrained
-from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes, train_side_by_side
+from cerebro_eeg.runs.side_by_side import (
+    SeedAndFold,
+    can_train_side_by_side,
+    plan_processes,
+    train_side_by_side,
+)
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
 from cerebro_eeg.runs.store_predictions import BatchOutputs, features, predict_windows, to_predictions
 from cerebro_eeg.runs.training import (
@@ -96,7 +110,7 @@ from cerebro_eeg.runs.windows import (
     training_record,
     untrained_electrodes,
 )
-from cerebro_eeg.schema import from_dict, to_dict
+from cerebro_eeg.schema import from_dict, require, to_dict
 from cerebro_eeg.scores import seizures
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, headline, threshold_level
 from cerebro_eeg.scores.tables import positive_of
@@ -105,6 +119,8 @@ from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
 
+FEATURES = ".features-"
+"""Beginning of the name of the folder with features that processes share, while they train."""
 RESAMPLES = 1000
 """Draws of subjects for the paired differences between our validation scores and those of the rivals."""
 
@@ -164,10 +180,13 @@ def finetune(
     """
     began, folder = time.monotonic(), RunFolder(out)
     time_limit(options.minutes, options.steps)  # raises an error before any work
+    require(at_once is None or at_once >= 1, f"at_once is {at_once}; expected at least 1")
     options = _settle_readout(few_subjects.settle(options, start, engine), engine)
     require_packages("sklearn", why="finetune")
     with contextlib.ExitStack() as stack:
         processes, say, tell = stack.enter_context(training_processes(folder, engine, say, tell))
+        for old in out.glob(f"{FEATURES}*") if processes.first else ():  # of a command that was killed
+            shutil.rmtree(old, ignore_errors=True)
         store, task, splits = _read_splits(store_folder, options)
         weights = None if start is None else stack.enter_context(usable_weights(start, say))
         alike = options.freeze and options.solver == "exact" and weights is not None  # one encoder for all folds
@@ -184,7 +203,11 @@ def finetune(
             say(f"note: {line}")
         seeds = seeds_that_differ(settings)
         trainings = [SeedAndFold(split.name, seed) for split in splits for seed in seeds]
-        ahead = _train_side_by_side(shared, trainings, store_folder, out, at_once, say, tell, rivals, random_weights)
+        if at_once not in (None, 1) and len(trainings) > 1 and not can_train_side_by_side(processes):
+            say("note: trainings run one after the other; --at-once takes one process that holds all weights")
+        ahead = _train_side_by_side(shared, trainings, store_folder, folder, at_once, say, tell, rivals, random_weights)
+        if ahead is not None:
+            stack.callback(ahead.stop)
         trained, of_name = [], {split.name: split for split in splits}
         for one in trainings:  # what is finished is only read
             if len(trainings) > 1 and not is_finished(_folder_of(out, one)):
@@ -220,7 +243,7 @@ def _train_side_by_side(
     shared: "_Shared",
     trainings: Sequence[SeedAndFold],
     store_folder: Path,
-    out: Path,
+    folder: RunFolder,
     at_once: int | None,
     say: Say,
     tell: Tell,
@@ -231,34 +254,62 @@ def _train_side_by_side(
 
     Meanwhile this process computes what the rivals answer.
     """
+    out, processes = folder.path, shared.processes
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
-    plan = plan_processes(at_once, len(waiting), shared.processes, shared.engine, config, windows, batch)
-    if plan is None:
+    plan = plan_processes(at_once, len(trainings), processes, shared.engine, config, windows, batch)
+    if plan is None or not waiting:
         return None
-    say(plan.line(len(waiting)))
     with contextlib.ExitStack() as stack:
+        environment: Mapping[str, str] | None = {}
+        engine = plan.engine
+        if plan.threads is not None:
+            environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(plan.threads))
+        if processes.device.type == "cuda":
+            environment = stack.enter_context(shared_gpu(processes.device, say))
+        if environment is None:
+            return None
+        if "CUDA_VISIBLE_DEVICES" in environment:
+            engine = dataclasses.replace(engine, device="cuda")
+        say(plan.line(len(waiting)))
         features = None
         if shared.folds is not None:
-            features = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             _compute_features(shared, say)
-            shared.folds.save(features)
+            try:
+                features = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=FEATURES, dir=out)))
+                shared.folds.save(features)
+            except OSError as error:
+                say(f"note: heads are fitted one after the other: features cannot be written ({error.strerror})")
+                return None
         settings = {
             "store": str(store_folder.absolute()),
             "out": str(out.absolute()),
             "preset": to_dict(shared.preset),
             "options": to_dict(shared.options),
-            "engine": to_dict(plan.engine),
+            "engine": to_dict(engine),
             "start": None if shared.start is None else str(shared.start),
             "at_once": plan.processes,
             "features": None if features is None else str(features),
             "room": plan.room,
         }
-        environment = stack.enter_context(shared_gpu(say)) if shared.processes.device.type == "cuda" else {}
         done = functools.partial(_line, out)
         ahead = _rivals_ahead(shared, out, random_weights) if rivals else None
-        train_side_by_side(settings, waiting, plan.processes, done=done, environment=environment, say=say, tell=tell)
+        try:
+            train_side_by_side(
+                settings,
+                waiting,
+                plan.processes,
+                done=done,
+                environment=environment,
+                descriptors=folder.lock_descriptors(),
+                say=say,
+                tell=tell,
+            )
+        except BaseException:
+            if ahead is not None:
+                ahead.stop()
+            raise
     return ahead
 
 
@@ -475,9 +526,9 @@ def _beside_rivals(
     )
 
 
-def _asked_of_rivals(shared: _Shared, splits: Sequence[Split]) -> Asked:
+def _asked_of_rivals(shared: _Shared, splits: Sequence[Split]) -> AskedOfRivals:
     options = shared.options
-    return Asked(
+    return AskedOfRivals(
         shared.store, splits, shared.processes, "validation", options.balanced, centring=options.centring is not False
     )
 

@@ -103,7 +103,8 @@ class FoldFeatures:
                 found = Readout(readout_config((FITTED,), channels), model.config).to(processes.device)
                 fit_token_components(found, model, store, split.train, processes, electrodes)
                 of_folds.append(found)
-                self._fitted[split.name] = {"centre_D": found.centre_D, "components_DK": found.components_DK}
+                fitted = {"centre_D": found.centre_D, "components_DK": found.components_DK}
+                self._fitted[split.name] = {name: value.contiguous() for name, value in fitted.items()}
         alike = tuple(part for part in parts if part != FITTED)
         readouts = [Readout(readout_config(alike, channels), model.config).to(processes.device)] if alike else []
         readouts += of_folds

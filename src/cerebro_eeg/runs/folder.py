@@ -39,6 +39,10 @@ LENGTH = frozenset(
 _ANOTHER = "give a folder for --out"
 
 
+_held: dict[Path, int | None] = {}
+"""Folders that this process has locked, and the descriptors of the locks, where the system has such."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run on disk."""
@@ -163,14 +167,24 @@ class RunFolder:
             raise InputError(
                 f"{self.path} cannot be written ({error.strerror}); make it writable, or give another"
             ) from error
+        _held[self.path.absolute()] = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
         try:
             yield
         finally:
+            del _held[self.path.absolute()]
             if not (self.path / "run.json").exists():
                 with contextlib.suppress(OSError):  # on Windows the lock removes its own file
                     (self.path / LOCK).unlink()
             lock.release()
             remove_empty(made)
+
+    def lock_descriptors(self) -> tuple[int, ...]:
+        """Return the descriptor of the lock that this process holds, for processes that it starts.
+
+        A process that inherits it holds the lock, too: a killed command leaves nothing that another could disturb.
+        """
+        found = _held.get(self.path.absolute())
+        return () if found is None else (found,)
 
     def _make(self) -> list[Path]:
         """Make the folder if it is absent, and return the folders that were made, innermost first."""

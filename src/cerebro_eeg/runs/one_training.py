@@ -55,24 +55,37 @@ class Answers:
 
 
 class AskedTrainings:
-    """The lines that the process is sent. When they end during a training, the process is asked to save and stop."""
+    """The lines that the process is sent. When they end, it is asked to save and stop, and begins no other training."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.busy = False
-        """Whether a training is going on."""
+        self._turn = threading.Lock()
+        self._busy = self._ended = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while (line := self._lines.get()) is not None:
             yield line
 
+    def begin(self) -> bool:
+        """Note that a training begins, and return whether it still may."""
+        with self._turn:
+            self._busy = not self._ended
+            return self._busy
+
+    def end(self) -> None:
+        """Note that a training has ended."""
+        with self._turn:
+            self._busy = False
+
     def _listen(self) -> None:
         for line in lines_of(sys.stdin):
             self._lines.put(line)
+        with self._turn:
+            self._ended = True
+            if self._busy:
+                os.kill(os.getpid(), signal.SIGTERM)
         self._lines.put(None)
-        if self.busy:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
@@ -87,15 +100,18 @@ def main() -> None:
 
         with trainer(settings, answers.say, answers.tell) as train:
             for line in lines:
-                asked.busy = True
+                if not asked.begin():
+                    break
                 train(SeedAndFold(line["fold"], line["seed"]))
-                asked.busy = False
+                asked.end()
                 answers.send("done", None)
     except CerebroError as error:
         answers.send("failed", {"kind": _kind(error), "text": str(error.args[-1]) if error.args else ""})
+    except OSError as error:
+        answers.send("failed", {"kind": "OSError", "text": error.strerror or str(error), "number": error.errno})
     except Exception as error:
-        traceback.print_exc()
-        answers.send("failed", {"kind": "TrainingError", "text": f"{type(error).__name__}: {error}"})
+        words = {"kind": "TrainingError", "text": type(error).__name__, "trace": traceback.format_exc()}
+        answers.send("failed", words)
 
 
 def _kind(error: CerebroError) -> str:

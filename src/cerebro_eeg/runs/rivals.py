@@ -27,7 +27,7 @@ from cerebro_eeg.batch import Batch
 from cerebro_eeg.config import ModelConfig, ReadoutPart, preset
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
-from cerebro_eeg.errors import ConfigError
+from cerebro_eeg.errors import ConfigError, StoppedError
 from cerebro_eeg.files import begin_sums, parse_json, write_text
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.model.cerebro import Cerebro
@@ -146,6 +146,7 @@ def rival_predictions(
     balanced: bool = False,
     centring: bool = True,
     features: SimpleFeatures | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, RivalAnswers]:
     """Return what each simple rival predicts for the windows of a split; nothing if its windows share no channels.
 
@@ -157,9 +158,11 @@ def rival_predictions(
     if features.readout is None or asked is None:
         return {}
     used = parts_to_fit(split, True, lambda line: None)
+    _leave_if(stopped())
     data = labelled([(windows, features.kept.of(windows)) for windows in used.values()], features.sizes)
     found, crossed = {}, None
     for name, readout in features.rivals.items():
+        _leave_if(stopped())
         # A rival may add up what the one before it is: each candidate is cross-validated once.
         crossed = CrossValidation(data, *members([readout]), balanced=balanced, centring=centring, before=crossed)
         fitted = crossed.fitted([readout])
@@ -171,6 +174,11 @@ def rival_predictions(
             output = pick_targets(fitted.outputs(raw, groups_of(asked)), split.train.names, asked)
         found[name] = RivalAnswers(to_predictions(features.asked_store, asked, output), fitted.centred, fitted)
     return found
+
+
+def _leave_if(stopped: bool) -> None:
+    if stopped:
+        raise StoppedError("stopped before the rivals had answered; the same command goes on")
 
 
 def chance_predictions(store: Store, split: Split, part: Part) -> RivalAnswers:
@@ -231,7 +239,7 @@ def _new_model(config: ModelConfig, windows: Windows) -> Cerebro:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedOfRivals:
     """What all rivals of a run answer, and how they are chosen."""
 
     store: Store
@@ -240,15 +248,19 @@ class Asked:
     part: Part
     balanced: bool
     centring: bool
+    stopped: Callable[[], bool] = lambda: False
+    """Whether nobody waits for the answers any more."""
 
     def simple(self) -> tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]]:
         """Return the answers of the simple rivals by fold and name, and the features that they read."""
         features = SimpleFeatures(self.store, self.splits[0], self.processes)
         how: dict[str, Any] = {"part": self.part, "balanced": self.balanced, "centring": self.centring}
-        return features, {
-            split.name: rival_predictions(self.store, split, self.processes, **how, features=features)
-            for split in self.splits
-        }
+        answers = {}
+        for split in self.splits:
+            answers[split.name] = rival_predictions(
+                self.store, split, self.processes, **how, features=features, stopped=self.stopped
+            )
+        return features, answers
 
     def random(self, control: "Control", say: Say) -> dict[str, RivalAnswers]:
         """Return the answers of a head on random weights, by fold."""
@@ -256,6 +268,7 @@ class Asked:
         folds = {readout: fold_features(self.splits) for readout in set(control.readouts.values())}
         found = {}
         for split in self.splits:
+            _leave_if(self.stopped())
             say(f"a head on random weights{f', {split.name}' if split.name else ''}")
             how |= {"readout": control.readouts[split.name], "folds": folds[control.readouts[split.name]]}
             found[split.name] = random_predictions(self.store, split, self.processes, control.config, **how)
@@ -276,13 +289,13 @@ class RivalsAhead:
     ``control`` is the head on random weights, if one is asked for and is known already.
     """
 
-    def __init__(self, asked: Asked, control: Control | None = None) -> None:
-        self.asked, self.control = asked, control
+    def __init__(self, asked: AskedOfRivals, control: Control | None = None) -> None:
+        self._stop = threading.Event()
+        self.asked, self.control = replace(asked, stopped=self._stop.is_set), control
         self._simple: tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]] | None = None
         self._random: dict[str, RivalAnswers] | None = None
         self._error: Exception | None = None
         threads, context = torch.get_num_threads(), contextvars.copy_context()
-        # A daemon: where a training fails, nobody waits for the rivals.
         self._thread = threading.Thread(target=context.run, args=(self._work, threads), daemon=True)
         self._thread.start()
 
@@ -296,6 +309,11 @@ class RivalsAhead:
                 self._random = self.asked.random(self.control, lambda line: None)
         except Exception as error:
             self._error = error
+
+    def stop(self) -> None:
+        """End the thread as soon as possible, and wait for that: Python must not end in the middle of a computation."""
+        self._stop.set()
+        self._thread.join()
 
     def simple(self) -> tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]]:
         """Wait for the simple rivals, or raise their error."""
@@ -326,7 +344,7 @@ class Ours:
 
 def compare_with_rivals(
     run: Path,
-    asked: Asked,
+    asked: AskedOfRivals,
     ours: Mapping[str, Sequence[Ours]],
     *,
     resamples: int,

@@ -9,6 +9,7 @@ training. It answers with lines to print, steps, and in the end "done" or an err
 stops, so none goes on without the command that started it.
 """
 
+import collections
 import json
 import math
 import os
@@ -19,7 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import torch
@@ -32,9 +34,8 @@ from cerebro_eeg.files import parse_json
 from cerebro_eeg.progress import counted
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.training import Say, Tell, kept_bytes, room_for_activations, usual_channels
-from cerebro_eeg.schema import require
 from cerebro_eeg.train.distributed import ProcessGroup
-from cerebro_eeg.train.loop import StepReport
+from cerebro_eeg.train.loop import StepReport, patiently
 
 START = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
@@ -47,8 +48,12 @@ MOST_ON_GPU = 8
 """Most trainings that share a GPU. Each also takes CPU cores, for reading and for launching its steps."""
 PROCESS_BYTES = 3 << 29
 """Memory of a process beside the activations: its libraries, weights and windows."""
-PATIENCE = 60.0
-"""Seconds that processes get to save and stop, before they are killed."""
+PATIENCE = 600.0
+"""Seconds that processes get to save and stop, before they are killed; a second Ctrl-C kills them at once."""
+REST = 2.0
+"""Seconds in which what an ended process has printed is read to its end."""
+RECENT = 30.0
+"""Seconds over which the pace is taken."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,17 @@ class ProcessPlan:
 
     processes: int
     engine: Engine
-    """With the threads of each process."""
+    threads: int | None
+    """Threads of a process, unless its training has begun with others; None as the engine says, or as on any GPU."""
     room: int | None
     """Bytes for the activations of a step; None on a CPU."""
 
     def line(self, trainings: int) -> str:
         """Return a sentence about it."""
-        threads = "" if self.engine.threads is None else f", each on {counted(self.engine.threads, 'thread')}"
-        return f"{trainings} trainings, {self.processes} at the same time{threads} (--at-once 1: one after the other)"
+        threads = self.threads or self.engine.threads
+        each = "" if threads is None else f", each on {counted(threads, 'thread')}"
+        together = min(self.processes, trainings)
+        return f"{counted(trainings, 'training')}, {together} at the same time{each} (--at-once 1: one after the other)"
 
 
 def plan_processes(
@@ -91,11 +99,11 @@ def plan_processes(
 ) -> ProcessPlan | None:
     """Return how many trainings run at the same time, as asked for or as suits the machine; None for one.
 
+    ``trainings`` counts those that are finished, too: where a command goes on, the others keep their threads.
     ``windows`` are those of the trainings, and ``batch`` is how many of them a step has.
     """
-    require(asked is None or asked >= 1, f"at_once is {asked}; expected at least 1")
     device = processes.device
-    if trainings < 2 or asked == 1 or processes.size > 1 or processes.strategy != "ddp" or device.type == "mps":
+    if trainings < 2 or asked == 1 or not can_train_side_by_side(processes):
         return None
     cuda = device.type == "cuda"
     room = room_for_activations(device)
@@ -103,21 +111,49 @@ def plan_processes(
     needed = kept_bytes(engine, device, config, usual_channels(windows), samples)
     kept = (2 if cuda else 1) * batch * needed  # a GPU also holds what the graphs of a step keep
     each = PROCESS_BYTES + min(room, kept)
-    threads = engine.threads or (1 if cuda else torch.get_num_threads())
+    threads = torch.get_num_threads()
     if asked is None:
-        free = torch.cuda.mem_get_info(device)[0] if cuda else _free_bytes()
         most = min(MOST_ON_GPU, cores() // 2) if cuda else cores() // (engine.threads or THREADS)
-        asked = max(1, min(most, int(free // each)))
+        most = min(most, int(free_bytes() // (PROCESS_BYTES if cuda else each)))
+        if cuda:
+            most = min(most, int(torch.cuda.mem_get_info(device)[0] // each))
+        asked = max(1, most)
     count = min(asked, trainings)
     if count == 1:
         return None
-    if not cuda and engine.threads is None:
-        engine = replace(engine, threads=max(1, threads // count))
-    return ProcessPlan(count, engine, room if cuda else None)
+    own = None if cuda or engine.threads is not None else max(1, threads // count)
+    return ProcessPlan(count, engine, own, room if cuda else None)
 
 
-def _free_bytes() -> float:
+def can_train_side_by_side(processes: ProcessGroup) -> bool:
+    """Return whether this process may start others that train: it is alone, holds all weights, and is not on MPS."""
+    return processes.size == 1 and processes.strategy == "ddp" and processes.device.type != "mps"
+
+
+def free_bytes() -> float:
     """Return the memory that programs may still take; infinite where the system does not say it."""
+    found = [_free_of_machine()]
+    for folder in _control_groups():
+        try:
+            most, used = ((folder / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
+            found.append(float(most) - float(used))
+        except (OSError, ValueError):  # "max" is no limit
+            continue
+    return min(found)
+
+
+def _control_groups() -> list[Path]:
+    """Return the folders of Linux's control groups that this process is in, from the innermost on."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        (own,) = [line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
+    except (OSError, ValueError):
+        return []
+    inner = root / own.strip("/")
+    return [folder for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+
+
+def _free_of_machine() -> float:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             found = dict(line.split(":", 1) for line in lines)
@@ -127,8 +163,15 @@ def _free_bytes() -> float:
 
 
 def cores() -> int:
-    """Return how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many CPU cores this process may use, by its affinity and its control groups."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _control_groups():
+        try:
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+            found = min(found, max(1, int(float(quota) / float(period))))
+        except (OSError, ValueError):  # "max" is no limit
+            continue
+    return found
 
 
 def train_side_by_side(
@@ -138,31 +181,39 @@ def train_side_by_side(
     *,
     done: Callable[[SeedAndFold], str],
     environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
     say: Say,
     tell: Tell,
 ) -> None:
     """Do the trainings in so many processes at a time, each of which gets the settings, as JSON values.
 
     ``done`` is called after each training, and returns a line about it. After an error, or when this process is asked
-    to stop, all trainings save their state and stop. The first error is then raised.
+    to stop, all trainings save their state and stop. The first error is then raised. The processes inherit
+    ``descriptors``, so they hold the lock of the run, too.
     """
     waiting, messages = list(reversed(trainings)), queue.SimpleQueue[_Message]()
     overview = _Overview(len(trainings), tell)
     heard: set[str] = set()
-    error: CerebroError | None = None
+    error: Exception | None = None
+    until = math.inf
     workers: list[_Worker] = []
     try:
         for number in range(min(processes, len(trainings))):
-            workers.append(_Worker(number, settings, messages, environment))
-            workers[-1].begin(waiting.pop())
+            workers.append(_Worker(number, messages, environment, descriptors))
+            workers[-1].start(settings, waiting.pop())
         left = len(workers)
         while left:
-            worker, kind, value = messages.get()
+            try:
+                worker, kind, value = messages.get(timeout=min(until - time.monotonic(), 3600.0) if error else None)
+            except (queue.Empty, ValueError):  # a process does not end: stop kills it
+                break
             name = worker.training.name if worker.training else f"process {worker.number + 1}"
             if kind == "say":
-                if value not in heard:  # notes on data and weights are the same in all trainings
-                    heard.add(value)
+                if value.startswith(("going on", "note: going on")):  # of this training alone
                     say(f"{name}: {value}")
+                elif value not in heard:  # notes on data and weights are the same in all trainings
+                    heard.add(value)
+                    say(value)
             elif kind == "step":
                 overview.step(worker.number, **value)
             elif kind == "done" and worker.training is not None:
@@ -178,24 +229,33 @@ def train_side_by_side(
             if kind == "failed":
                 worker.failed = True
                 worker.begin(None)
-            if error is not None:
+            if error is not None and until == math.inf:
+                until = time.monotonic() + PATIENCE
                 for one in workers:
                     one.ask_to_stop()
-    finally:
+    except BaseException:
+        busy = [one.training.name for one in workers if one.training is not None]
+        say(f"{', '.join(busy) or 'nothing'}: saving; a second Ctrl-C ends at once")
         stop(workers)
+        raise
+    stop(workers)
     if error is not None:
         raise error
 
 
 def stop(workers: "Sequence[_Worker]") -> None:
-    """Ask all processes to save and stop, wait for them, and kill those that take too long."""
-    for one in workers:
-        one.ask_to_stop()
-    until = time.monotonic() + PATIENCE
+    """Ask all processes to save and stop, wait for them, and kill those that take too long.
+
+    Only Ctrl-C ends the waiting: what a scheduler repeats changes nothing.
+    """
     try:
-        for one in workers:
-            one.wait(until - time.monotonic())
-    finally:  # also at a second request to stop
+        with patiently():
+            for one in workers:
+                one.ask_to_stop()
+            until = time.monotonic() + PATIENCE
+            for one in workers:
+                one.wait(until - time.monotonic())
+    finally:
         for one in workers:
             one.kill()
 
@@ -209,9 +269,9 @@ class _Worker:
     def __init__(
         self,
         number: int,
-        settings: Mapping[str, Any],
         messages: "queue.SimpleQueue[_Message]",
         environment: Mapping[str, str] | None,
+        descriptors: Sequence[int],
     ) -> None:
         self.number, self.failed, self._asked = number, False, False
         self.training: SeedAndFold | None = None
@@ -228,6 +288,7 @@ class _Worker:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            pass_fds=tuple(descriptors),
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -235,7 +296,11 @@ class _Worker:
         self._listener = threading.Thread(target=self._listen, args=(self._process.stdout, errors), daemon=True)
         errors.start()
         self._listener.start()
+
+    def start(self, settings: Mapping[str, Any], training: SeedAndFold) -> None:
+        """Give the process the settings, and its first training."""
         self._send(settings)
+        self.begin(training)
 
     def begin(self, training: SeedAndFold | None) -> None:
         """Let the process do a training; without one it ends."""
@@ -264,7 +329,7 @@ class _Worker:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        self._listener.join()
+        self._listener.join(REST)
 
     def vanished(self, name: str) -> TrainingError:
         """Return the error of a process that ended in the middle of its training."""
@@ -293,12 +358,26 @@ class _Worker:
             return
 
     def _listen(self, output: IO[str], errors: threading.Thread) -> None:
-        with output:
-            for line in output:
-                for kind, value in parse_json(line).items():
-                    self._messages.put((self, kind, value))
-        errors.join()
-        self._messages.put((self, "ended", None))
+        try:
+            with output:
+                for line in output:
+                    self._hear(line)
+            self._process.wait()
+            errors.join(REST)  # a process that this one has started may keep the other end open
+        finally:
+            self._messages.put((self, "ended", None))
+
+    def _hear(self, line: str) -> None:
+        """Put the messages of a line into the queue. What is no message was printed by some package."""
+        try:
+            found = parse_json(line)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            for kind, value in found.items():
+                self._messages.put((self, kind, value))
+        elif text := line.rstrip():
+            self._messages.put((self, "say", text))
 
     def _pass_on(self, lines: IO[str]) -> None:
         with lines:
@@ -319,21 +398,30 @@ class _Overview:
     """Steps of finished trainings."""
     _running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     """Steps, all steps and loss of the training of each process."""
+    _before_given: int = 0
+    """Steps that trainings had done before, where they go on; they say nothing of the pace."""
     _shown: int = 0
-    _last: float | None = None
+    _paces: collections.deque[tuple[float, int]] = field(default_factory=collections.deque)
+    """Times, and the steps that were done here by then."""
 
     def step(self, process: int, step: int, steps: int, loss: float, lr: float, batch: int) -> None:
         """Note the last step of a process, and show the sum of all steps."""
+        if process not in self._running:
+            self._before_given += step - 1
         self._running[process] = step, steps, loss
         done = self._before + sum(step for step, _, _ in self._running.values())
         known = self._before + sum(steps for _, steps, _ in self._running.values())
         # Trainings that have not begun are taken to be as long as the others.
         all_steps = round(known * self.trainings / (self.finished + len(self._running)))
-        now, new = time.monotonic(), done - self._shown
-        if new > 0 and self._last is not None:  # before the first steps all processes have to start
+        now, here = time.monotonic(), done - self._before_given
+        while len(self._paces) > 1 and now - self._paces[0][0] > RECENT:
+            self._paces.popleft()
+        if self._paces and here > self._paces[0][1] and done > self._shown:
+            began, then = self._paces[0]
             mean = sum(loss for _, _, loss in self._running.values()) / len(self._running)
-            self.tell(StepReport(done, mean, {}, 0.0, lr, (now - self._last) / new), max(all_steps, done), batch)
-        self._shown, self._last = max(done, self._shown), now
+            self.tell(StepReport(done, mean, {}, 0.0, lr, (now - began) / (here - then)), max(all_steps, done), batch)
+        self._paces.append((now, here))
+        self._shown = max(done, self._shown)
 
     def ended(self, process: int) -> None:
         """Note that the training of a process is finished."""
@@ -342,8 +430,14 @@ class _Overview:
         self.finished += 1
 
 
-def _made_again(name: str, kind: str, text: str) -> CerebroError:
-    """Return the error of a process as it would be raised here."""
+def _made_again(name: str, kind: str, text: str, number: int | None = None, trace: str | None = None) -> Exception:
+    """Return the error of a process as it would be raised here; of an unforeseen one, its traceback is a note."""
+    if kind == "OSError":
+        return OSError(number, f"{name}: {text}")
+    if trace is not None:
+        found = RuntimeError(f"{name}: {text}")
+        found.add_note(trace)
+        return found
     cls: type[CerebroError] = getattr(errors, kind, TrainingError)
     return cls(f"{name}: {text}")
 

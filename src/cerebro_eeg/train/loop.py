@@ -253,6 +253,18 @@ def stoppable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def patiently() -> Iterator[None]:
+    """Let the stop signals do nothing while the block lasts, for what must end in good order; Ctrl-C interrupts."""
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    with _handling_signals(ignore):
+        yield
+
+
+@contextlib.contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
     """Yield an event that the stop signals set. A second SIGINT interrupts at once."""
     asked = threading.Event()
