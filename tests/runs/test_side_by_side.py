@@ -282,7 +282,7 @@ def test_processes_save_and_end_with_the_command_that_started_them(folder, blow,
     assert code == (StoppedError.exit_code if blow == signal.SIGTERM else -blow)
     if blow == signal.SIGTERM:
         assert "StoppedError stopped" in rest
-        assert "saving; a second Ctrl-C ends at once" in rest
+        assert "seed 0, seed 1: saving; Ctrl-C ends at once" in rest
     wait_for_end(ours)
     for seed in (0, 1):
         logged = (run / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()

@@ -297,34 +297,39 @@ def lives(tmp_path, name, **more):
     ]
 
 
-def test_what_a_kill_leaves_is_gone_on_with(tmp_path):
+@pytest.mark.parametrize(
+    "life", [0, 1, pytest.param(2, marks=pytest.mark.soak)], ids=["pre-training", "fine-tuning", "few"]
+)
+def test_what_a_kill_leaves_is_gone_on_with(tmp_path, life):
     """From the first folder to the last score, what lies on the disk before each operation on a file of the run.
 
     A process that is killed there leaves just that, and the same command must go on from it. A kill in the first write
     of run.json left a file that made the folder look like somebody else's.
     """
     make_store(tmp_path / "store", 6, 12)
-    for spec in lives(tmp_path, "whole"):
-        left: dict[object, Path] = {}
-        out = Path(spec["out"])
+    first, spec = lives(tmp_path, "whole")[0], lives(tmp_path, "whole")[life]
+    if life:
+        whole_life(first)  # the weights that fine-tuning starts from
+    left: dict[object, Path] = {}
+    out = Path(spec["out"])
 
-        def keep(what, name, out=out, left=left):
-            """Keep a copy of the folder, unless one with these files was kept before. It is never called damaged."""
-            if (out / "run.json").exists():
-                assert verify([out]).exit_code == 0, (what, name, verify([out]).text())
-            key = frozenset(plain(str(path.relative_to(out))) for path in out.rglob("*")), out.exists()
-            if key not in left:
-                left[key] = tmp_path / f"{out.name}-{len(left)}"
-                if out.exists():
-                    shutil.copytree(out, left[key])
+    def keep(what, name):
+        """Keep a copy of the folder, unless one with these files was kept before. It is never called damaged."""
+        if (out / "run.json").exists():
+            assert verify([out]).exit_code == 0, (what, name, verify([out]).text())
+        key = frozenset(plain(str(path.relative_to(out))) for path in out.rglob("*")), out.exists()
+        if key not in left:
+            left[key] = tmp_path / f"{out.name}-{len(left)}"
+            if out.exists():
+                shutil.copytree(out, left[key])
 
-        with watched(out, keep):
-            whole_life(spec)
-        assert len(left) > (8 if spec["verb"] == "pretrain" else 15)
-        wanted = outcome(out)
-        for copy in left.values():
-            whole_life(spec | {"out": str(copy)})
-            assert outcome(copy) == wanted
+    with watched(out, keep):
+        whole_life(spec)
+    assert len(left) > (8 if spec["verb"] == "pretrain" else 15)
+    wanted = outcome(out)
+    for copy in left.values():
+        whole_life(spec | {"out": str(copy)})
+        assert outcome(copy) == wanted
 
 
 @pytest.mark.soak

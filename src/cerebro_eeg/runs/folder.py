@@ -184,7 +184,7 @@ class RunFolder:
         A process that inherits it holds the lock, too: a killed command leaves nothing that another could disturb.
         """
         found = _held.get(self.path.absolute())
-        return () if found is None else (found,)
+        return () if found is None or os.name != "posix" else (found,)
 
     def _make(self) -> list[Path]:
         """Make the folder if it is absent, and return the folders that were made, innermost first."""

@@ -233,20 +233,29 @@ def train_side_by_side(
                 until = time.monotonic() + PATIENCE
                 for one in workers:
                     one.ask_to_stop()
+                _say_who_saves(workers, say)
     except BaseException:
-        busy = [one.training.name for one in workers if one.training is not None]
-        say(f"{', '.join(busy) or 'nothing'}: saving; a second Ctrl-C ends at once")
-        stop(workers)
+        try:
+            _say_who_saves(workers, say)
+        finally:
+            stop(workers)
         raise
     stop(workers)
     if error is not None:
         raise error
 
 
+def _say_who_saves(workers: "Sequence[_Worker]", say: Say) -> None:
+    """Say which trainings save before they stop, which may take a while."""
+    busy = [one.training.name for one in workers if one.training is not None and not one.failed]
+    if busy:
+        say(f"{', '.join(busy)}: saving; Ctrl-C ends at once")
+
+
 def stop(workers: "Sequence[_Worker]") -> None:
     """Ask all processes to save and stop, wait for them, and kill those that take too long.
 
-    Only Ctrl-C ends the waiting: what a scheduler repeats changes nothing.
+    Only Ctrl-C ends the waiting: other signals, which a scheduler may repeat, change nothing.
     """
     try:
         with patiently():
