@@ -145,10 +145,10 @@ def run(job, store):
 
 @torch.no_grad()
 def evaluated(job, model, given):
-    """What validation computes of the same windows; their masks are the seventh of the inputs."""
+    """What validation computes of the same windows; the keys of their masks are the seventh of the inputs."""
     with loop.evaluating(model):
         if job["verb"] == "pretrain":
-            return pretrain._sums(model, DEVICE, "fp32", given.form, given.tensors[:7])
+            return pretrain._sums(model, model.config, DEVICE, "fp32", given.form, given.tensors[:7])
         return _outputs(model, None, DEVICE, "fp32", given.form, given.tensors[:6])
 
 

@@ -20,12 +20,13 @@ from torch.utils.checkpoint import checkpoint
 
 from cerebro_eeg.batch import Layout
 from cerebro_eeg.config import ModelConfig
-from cerebro_eeg.fast import Residual, eligible, inference_cuda, linear_layer, mlp_layer, norm
+from cerebro_eeg.fast import Residual, eligible, inference_cuda, linear_layer, mlp_layer, noise, norm
 from cerebro_eeg.fast import attention as short_axis
 from cerebro_eeg.fast.inference_cuda import CudaBlock
 from cerebro_eeg.fast.norm import MissingBiases
 from cerebro_eeg.model import attention
 from cerebro_eeg.model.encoder import Block, Encoder
+from cerebro_eeg.train import random_numbers
 from tiny_models import KINDS, randomized, small
 
 BOUND = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
@@ -1031,3 +1032,24 @@ def test_nothing_outside_is_read_or_written(across):
         assert torch.isfinite(x).all()
         assert (x[:4] == 7).all()
         assert (x[given.stop :] == 7).all()
+
+
+@pytest.mark.parametrize("samples", [200, 1280, *soak(2049)])
+def test_noise_is_that_of_the_plain_formula(samples):
+    check_noise(samples)
+
+
+def check_noise(samples, device="cpu"):
+    """Compare noise with the plain formula, also for rows without noise or of one value, and for large places."""
+    torch.manual_seed(samples)
+    signal_RT = (20 * torch.randn(5, samples)).half()
+    signal_RT[3] = 7.0
+    key_R, channel_R = torch.randint(-(2**62), 2**62, (5,)), torch.tensor([-1, 0, 5, 3, 2**40])
+    out_RT = torch.empty(5, samples, device=device)
+    noise.launch(signal_RT.to(device), torch.stack([key_R, channel_R], 1).to(device), out_RT, 0.3)
+    clean_RT, places = signal_RT.double(), channel_R[:, None] * samples + torch.arange(samples)
+    drawn_RT = random_numbers.normal(key_R[:, None], random_numbers.scrambled(places))
+    size_R1 = 0.3 * clean_RT.std(-1, correction=0, keepdim=True) * (channel_R >= 0)[:, None]
+    torch.testing.assert_close(out_RT.double().cpu(), clean_RT + size_R1 * drawn_RT, rtol=1e-6, atol=1e-4)
+    assert torch.equal(out_RT[0].cpu(), signal_RT[0].float())
+    assert torch.equal(out_RT[3].cpu(), signal_RT[3].float())

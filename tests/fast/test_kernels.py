@@ -18,6 +18,7 @@ from kernel_cases import (
     check_block,
     check_mlp,
     check_narrow,
+    check_noise,
     check_norm,
     check_norm_without_a_sum,
     check_turns,
@@ -842,6 +843,12 @@ def test_cuda_mlp_in_gluon(rows, width, hidden, bias, dtype, monkeypatch, on_hop
     monkeypatch.setattr(mlp_launch, "filling", lambda device: 1)
     assert mlp_launch.by_gluon(torch.empty(1, width, device="cuda", dtype=dtype), width, hidden) is not None
     check_mlp(rows, width, hidden, dtype, bias=bias, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("samples", [1, 200, 1280, 8192])
+def test_cuda_noise(samples):
+    check_noise(samples, "cuda")
 
 
 @pytest.mark.gpu

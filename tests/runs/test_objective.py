@@ -18,7 +18,7 @@ from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import StoppedError
 from cerebro_eeg.model import checkpoint
 from cerebro_eeg.runs import pretrain
-from cerebro_eeg.runs.pretrain import MaskedTask
+from cerebro_eeg.runs.pretrain import MaskedTask, mask_noise
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.windows import pretrain_windows
 from cerebro_eeg.train import loop
@@ -127,8 +127,9 @@ def test_a_view_depends_on_seed_epoch_and_window_alone(folder):
             for micro_batches in task.micro_batches(*steps):
                 for piece in micro_batches:
                     inputs = task.inputs(piece)
-                    *of_batch, noise_RN, _ = inputs.tensors
+                    *of_batch, key_B, _ = inputs.tensors
                     batch = together(inputs.form, of_batch)
+                    noise_RN = mask_noise(config, batch, key_B)
                     counts = batch.layout.counts(torch.device("cpu")).tolist()
                     parts = zip(batch.signal_RT.split(counts), noise_RN.split(counts), strict=True)
                     step = piece.raw.step

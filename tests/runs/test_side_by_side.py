@@ -353,9 +353,9 @@ def is_alive(pid):
         return False
 
 
-def plan(asked=None, trainings=6, engine=ENGINE, processes=None):
+def plan(asked=None, trainings=6, engine=ENGINE, processes=None, say=print):
     windows = [make_windows()]
-    return plan_processes(asked, trainings, processes or ProcessGroup(), engine, MODEL, windows, 12)
+    return plan_processes(asked, trainings, processes or ProcessGroup(), engine, MODEL, windows, 12, say)
 
 
 def make_windows():
@@ -379,8 +379,25 @@ def test_as_many_trainings_as_suit_the_machine(monkeypatch):
     monkeypatch.setattr(side_by_side, "free_bytes", lambda: 5e9)
     assert plan(engine=free, trainings=100).processes == 3
     assert plan(50, engine=free, trainings=100).processes == 50
+    lines = []
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda: 2e9)
+    assert plan(engine=free, say=lines.append) is None
+    (line,) = lines
+    assert line.startswith("note: the trainings run one after the other, because 2 GB of memory are free and each")
+    assert plan(2, engine=free, say=lines.append).processes == 2
     monkeypatch.setattr(side_by_side, "cores", lambda: 2)
-    assert plan(engine=free) is None
+    assert plan(engine=free, say=lines.append) is None
+    assert len(lines) == 1
+
+
+def test_copies_of_files_count_as_free_memory_of_a_control_group(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("8000\n")
+    (tmp_path / "memory.current").write_text("7000\n")
+    (tmp_path / "memory.stat").write_text("anon 2500\nfile 4500\ninactive_file 3000\nactive_file 1000\nshmem 500\n")
+    monkeypatch.setattr(side_by_side, "_control_groups", lambda: [tmp_path])
+    assert side_by_side.free_bytes() == 5000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert side_by_side.free_bytes() > 5000
 
 
 def test_a_training_beside_others_takes_the_room_of_one_alone():

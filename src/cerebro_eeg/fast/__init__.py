@@ -17,6 +17,7 @@ formulas are the reference. ``model/live.py`` also uses ``graph.py`` (CUDA graph
 ``row_difference``       ``table[one] - table[other]``
 ``Compilable``           the base of modules that can be compiled in parts
 ``compile_model``        compiles all such modules of a model
+``add_noise``            ``x + ratio * deviation * noise``, for the noise of fine-tuning
 ``constant``             numbers as a tensor of a device
 ``Capture``              a computation as CUDA graphs
 ``on_its_way``           ``x.cpu()``, which waits for no later work
@@ -44,6 +45,7 @@ from cerebro_eeg.fast.eligible import choose, use
 from cerebro_eeg.fast.embedding import masked_linear, row_difference
 from cerebro_eeg.fast.linear_layer import linear, packed
 from cerebro_eeg.fast.mlp_layer import mlp
+from cerebro_eeg.fast.noise import add_noise
 from cerebro_eeg.fast.residual import Residual, next_block_adds_bias
 from cerebro_eeg.fast.torch_attention import sdpa
 
@@ -52,6 +54,7 @@ __all__ = [
     "Capture",
     "Compilable",
     "Residual",
+    "add_noise",
     "attend",
     "can_capture",
     "capturing",

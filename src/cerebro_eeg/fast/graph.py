@@ -146,8 +146,10 @@ class Replay:
         return found
 
 
-_streams: set[int] = set()
+_taken: set[int] = set()
 """Streams of the objects that have one of their own."""
+_released: dict[torch.device, list[torch.cuda.Stream]] = {}
+"""Streams of objects that are gone. They come first, because cuBLAS keeps a workspace for every stream that it saw."""
 
 
 def own_stream(owner: object, device: torch.device) -> torch.cuda.Stream:
@@ -156,13 +158,24 @@ def own_stream(owner: object, device: torch.device) -> torch.cuda.Stream:
     From torch 2.12 on, a graph that is freed takes the workspace that cuBLAS has for its stream with it. Another graph
     of that stream would go on using this memory.
     """
+    released = _released.setdefault(device, [])
+    stream = released.pop() if released else _new_stream(device)
+    _taken.add(stream.cuda_stream)
+    weakref.finalize(owner, _release, stream, released)
+    return stream
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
     for _ in range(STREAMS):
         stream = torch.cuda.Stream(device)
-        if stream.cuda_stream not in _streams:
+        if stream.cuda_stream not in _taken:
             break
-    _streams.add(stream.cuda_stream)
-    weakref.finalize(owner, _streams.discard, stream.cuda_stream)
     return stream
+
+
+def _release(stream: torch.cuda.Stream, released: list[torch.cuda.Stream]) -> None:
+    _taken.discard(stream.cuda_stream)
+    released.append(stream)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from cerebro_eeg.data.batching.window_labels import LabelRule
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError
-from cerebro_eeg.fast import constant
+from cerebro_eeg.fast import add_noise, constant
 from cerebro_eeg.files import parse_json, remove, write_text
 from cerebro_eeg.model import checkpoint, hub
 from cerebro_eeg.model.cerebro import Cerebro
@@ -258,7 +258,7 @@ def _train_side_by_side(
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
-    plan = plan_processes(at_once, len(trainings), processes, shared.engine, config, windows, batch)
+    plan = plan_processes(at_once, len(trainings), processes, shared.engine, config, windows, batch, say)
     if plan is None or not waiting:
         return None
     with contextlib.ExitStack() as stack:
@@ -1058,8 +1058,8 @@ class LabelTask:
         drop_B = random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, random_numbers.DROP_PATH)
         if self._filling is not None:
             batch, drop_B = self._filling.fill(batch, raw.kept_counts()), self._filling.extend(drop_B)
-        place_K2 = torch.arange(2 * self._depth, device=device).reshape(self._depth, 2, 1)
-        noise_K2B = random_numbers.uniform(onto(drop_B, device), place_K2)
+        place_K2 = np.arange(2 * self._depth).reshape(self._depth, 2, 1)
+        noise_K2B = onto(random_numbers.uniform_on_cpu(drop_B, place_K2), device)
         weighed = torch.tensor(weight, dtype=torch.promote_types(self._dtype, torch.float32))
         form, tensors = apart(batch)
         return loop.Inputs(form, (*tensors, noise_K2B, onto(self._truth(raw), device), onto(weighed, device)))
@@ -1085,29 +1085,38 @@ class LabelTask:
 
         Windows and keys are chosen on the CPU: on a GPU each of the dozens of tiny operations would be a kernel.
         """
-        if self._config.noise_ratio == 0 or self._config.noise_probability == 0:
+        ratio = self._config.noise_ratio
+        if ratio == 0 or self._config.noise_probability == 0:
             return batch
-        dtype, device = torch.promote_types(batch.signal_RT.dtype, torch.float32), self._processes.device
-        signal_RT, samples = batch.signal_RT.to(dtype, copy=True), batch.signal_RT.shape[1]
         choice_B, key_B = (
             random_numbers.window_keys(self._seed, raw.key_B, raw.epoch_B, purpose)
             for purpose in (random_numbers.NOISE_CHOICE, random_numbers.NOISE)
         )
-        noisy_B = random_numbers.uniform(choice_B, torch.zeros_like(choice_B)) < self._config.noise_probability
-        count_B = torch.tensor(raw.kept_counts())
-        if not noisy_B.any() or not len(signal_RT):
-            return dataclasses.replace(batch, signal_RT=signal_RT)
-        row_R, first_B = torch.arange(len(signal_RT)), count_B.cumsum(0) - count_B
-        channel_R = row_R - first_B.repeat_interleave(count_B)
-        noisy_R = noisy_B.repeat_interleave(count_B)
-        row_M, channel_M = (onto(x_R[noisy_R], device) for x_R in (row_R, channel_R))  # M: rows of noisy windows
-        key_M1 = onto(key_B.repeat_interleave(count_B)[noisy_R], device)[:, None]
-        table = self._noise_places(int(count_B.max()), samples)
-        noise_MT = random_numbers.normal(key_M1, (table[0][channel_M], table[1][channel_M]))
-        clean_MT = signal_RT.index_select(0, row_M)
-        size_M1 = self._config.noise_ratio * clean_MT.std(-1, correction=0, keepdim=True)
-        signal_RT.index_copy_(0, row_M, clean_MT + size_M1 * noise_MT)
+        noisy_B = (
+            random_numbers.uniform_on_cpu(choice_B, np.zeros(1, np.int64)).numpy() < self._config.noise_probability
+        )
+        count_B = np.array(raw.kept_counts())
+        channel_R = np.arange(count_B.sum()) - np.repeat(count_B.cumsum() - count_B, count_B)
+        noisy_R, key_R = np.repeat(noisy_B, count_B), np.repeat(key_B.numpy(), count_B)
+        rows_R2 = torch.from_numpy(np.stack([key_R, np.where(noisy_R, channel_R, -1)], 1))
+        signal_RT = add_noise(batch.signal_RT, rows_R2, ratio)
+        if signal_RT is None:
+            signal_RT = self._added_noise(batch.signal_RT, rows_R2, ratio)
         return dataclasses.replace(batch, signal_RT=signal_RT)
+
+    def _added_noise(self, signal_RT: Tensor, rows_R2: Tensor, ratio: float) -> Tensor:
+        """Return a signal with noise. A row has the key of its window and its channel there, or -1 for no noise."""
+        device, samples = signal_RT.device, signal_RT.shape[1]
+        noisy_M = (rows_R2[:, 1] >= 0).nonzero().flatten()  # M: rows with noise
+        signal_RT = signal_RT.to(torch.promote_types(signal_RT.dtype, torch.float32), copy=True)
+        if not len(noisy_M):
+            return signal_RT
+        (key_M, channel_M), row_M = onto(rows_R2[noisy_M], device).unbind(1), onto(noisy_M, device)
+        table = self._noise_places(int(rows_R2[:, 1].max()) + 1, samples)
+        noise_MT = random_numbers.normal(key_M[:, None], (table[0][channel_M], table[1][channel_M]))
+        clean_MT = signal_RT.index_select(0, row_M)
+        size_M1 = ratio * clean_MT.std(-1, correction=0, keepdim=True)
+        return signal_RT.index_copy_(0, row_M, clean_MT + size_M1 * noise_MT)
 
     def _noise_places(self, width: int, samples: int) -> tuple[Tensor, Tensor]:
         """Return the scrambled places of the samples of ``width`` channels or more; steps share them."""

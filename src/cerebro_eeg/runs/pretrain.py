@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cerebro_eeg.batch import Layout, onto
+from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig, Preset, SignalConfig
 from cerebro_eeg.data.batching.filling import Filling, apart, together
 from cerebro_eeg.data.batching.loader import Loader, RawStep, lay_out
@@ -32,6 +32,7 @@ from cerebro_eeg.model.masked import MaskedCerebro, Reconstruction
 from cerebro_eeg.model.masks import token_counts
 from cerebro_eeg.model.views import has_views, kept_counts, make_view
 from cerebro_eeg.runs.folder import RunFolder, given_names
+from cerebro_eeg.runs.kept_batches import KeptBatches, LaidOut
 from cerebro_eeg.runs.results import PretrainResult
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.snapshot import describe_weights, usable_weights
@@ -308,8 +309,10 @@ class MaskedTask:
         note_seen(notes, self._windows, self._order.step(step - 1))
 
     def _reconstruct(self, module: nn.Module, inputs: loop.Inputs) -> Reconstruction:
-        *of_batch, noise_RN, _ = inputs.tensors
-        found: Reconstruction = module(together(inputs.form, of_batch), noise_RN)
+        *of_batch, key_B, _ = inputs.tensors
+        assert key_B is not None
+        batch = together(inputs.form, of_batch)
+        found: Reconstruction = module(batch, mask_noise(self._config, batch, key_B))
         return found
 
     def _inputs(self, raw: RawStep, counts: dict[str, int]) -> loop.Inputs:
@@ -326,11 +329,11 @@ class MaskedTask:
         if self._filling is not None:
             batch = self._filling.fill(batch, rows)
             key_B, epoch_B = self._filling.extend(key_B), self._filling.extend(epoch_B)
-        noise_RN = mask_noise(self._config, batch.layout, key_B, epoch_B, self._seed, self._tokens, device)
+        key_B = onto(mask_keys(self._seed, key_B, epoch_B), device)
         form, tensors = apart(batch)
         dtype = torch.promote_types(self._dtype, torch.float32)
         count_V = torch.tensor([max(1, counts[name]) for name in self.names], dtype=dtype)
-        return loop.Inputs(form, (*tensors, noise_RN, onto(count_V, device)))
+        return loop.Inputs(form, (*tensors, key_B, onto(count_V, device)))
 
     def _counts(self, step: Step) -> dict[str, int]:
         """Return the number of errors of each part of the loss in a step, over all processes."""
@@ -348,16 +351,19 @@ class MaskedTask:
         return {"masked": masked, "visible": visible, **further_targets.counts(rows, masked)}
 
 
-def mask_noise(
-    config: ModelConfig, layout: Layout, key_B: Tensor, epoch_B: Tensor, seed: int, tokens: int, device: torch.device
-) -> Tensor:
-    """Return uniform numbers (R, N) that choose the masked tokens.
+def mask_keys(seed: int, key_B: Tensor, epoch_B: Tensor) -> Tensor:
+    """Return the keys of the numbers that choose the masked tokens of windows."""
+    return random_numbers.window_keys(seed, key_B, epoch_B, random_numbers.MASK)
+
+
+def mask_noise(config: ModelConfig, batch: Batch, key_B: Tensor) -> Tensor:
+    """Return uniform numbers (R, N) that choose the masked tokens, from the keys of the windows on the batch's device.
 
     The numbers of a window depend on the window alone, not on the process or the micro-batch that computes it.
     """
+    layout, device, tokens = batch.layout, batch.signal_RT.device, config.patches.count(batch.signal_RT.shape[1])
     if config.patches.phase != "none":
         layout, _ = layout.doubled(config.patches.phase == "separated", device)
-    key_B = onto(random_numbers.window_keys(seed, key_B, epoch_B, random_numbers.MASK), device)
     if layout.slot_R is None:
         row_R = torch.arange(layout.windows * layout.width, device=device) % max(1, layout.width)
     else:
@@ -394,8 +400,9 @@ class Validation:
         self._names = ("masked", "visible", *further_targets.weights(model.objective))
         every = [windows.channels for _, windows in sources if len(windows)]
         self._filling = Filling.choose(np.concatenate(every), batch) if graphs and every else None
-        compute = functools.partial(_sums, module, processes.device, precision)
+        compute = functools.partial(_sums, module, model.config, processes.device, precision)
         self._compute = Capture(compute, processes.device, module=module) if graphs else compute
+        self._kept = KeptBatches(processes.device)
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
@@ -411,9 +418,18 @@ class Validation:
         parts = max(1, min(-(-len(everything) // (size * self._batch)), len(everything) // (size if shared else 1)))
         totals = torch.zeros(2, len(self._names), dtype=torch.float64, device=processes.device)
         pin = processes.device.type == "cuda"
-        with loop.evaluating(self._module), Loader(self._sources, threads=2, pin=pin) as loader:
-            for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
-                totals += self._compute(*self._inputs(raw))
+
+        def batches() -> Iterator[LaidOut]:
+            with Loader(self._sources, threads=2, pin=pin) as loader:
+                for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
+                    yield self._inputs(raw)
+
+        with (
+            loop.evaluating(self._module),
+            contextlib.closing(self._kept.of(self._sources, self._batch, batches)) as laid_out,
+        ):
+            for one in laid_out:
+                totals += self._compute(*one)
         sums_K, counts_K = processes.sum(totals) if shared else totals
         errors = dict(zip(self._names, (sums_K / counts_K.clamp_min(1)).tolist(), strict=True))
         objective = self._model.objective
@@ -421,30 +437,31 @@ class Validation:
         loss += sum(weight * errors[name] for name, weight in further_targets.weights(objective).items())
         return {**{f"validation_{name}": value for name, value in errors.items()}, "validation_loss": loss}
 
-    def _inputs(self, raw: RawStep) -> tuple[Hashable, Sequence[Tensor | None]]:
+    def _inputs(self, raw: RawStep) -> LaidOut:
         """Lay windows out on the device, with the numbers that choose their masked tokens."""
-        config, device = self._model.config, self._processes.device
+        device = self._processes.device
         batch, key_B, epoch_B = lay_out(raw, device, self._dtype), raw.key_B, raw.epoch_B
         if self._filling is not None:
             batch = self._filling.fill(batch, raw.kept_counts())
             key_B, epoch_B = self._filling.extend(key_B), self._filling.extend(epoch_B)
-        tokens = config.patches.count(raw.samples)
-        noise_RN = mask_noise(config, batch.layout, key_B, epoch_B, 0, tokens, device)
         form, tensors = apart(batch)
-        return form, (*tensors, noise_RN)
+        return form, (*tensors, onto(mask_keys(0, key_B, epoch_B), device))
 
 
 def _sums(
     module: nn.Module,
+    config: ModelConfig,
     device: torch.device,
     precision: loop.Precision,
     form: Hashable,
     tensors: Sequence[Tensor | None],
 ) -> Tensor:
     """Return the sums of the errors, and how many they are, (2, K)."""
-    *of_batch, noise_RN = tensors
+    *of_batch, key_B = tensors
+    assert key_B is not None
+    batch = together(form, of_batch)
     with autocast_to(precision, device):
-        found: Reconstruction = module(together(form, of_batch), noise_RN)
+        found: Reconstruction = module(batch, mask_noise(config, batch, key_B))
     sums = [found.masked_sum, found.visible_sum, *(term.sum for term in found.further)]
     counted = [found.masked_count, found.visible_count, *(term.count for term in found.further)]
     return torch.stack([torch.stack(sums), torch.stack(counted)]).double()

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cerebro_eeg.batch import Batch
+from cerebro_eeg.batch import Batch, onto
 from cerebro_eeg.channels.electrodes import VOCABULARY
 from cerebro_eeg.config import ModelConfig, ObjectiveConfig
 from cerebro_eeg.data.batching.loader import Loader, lay_out
@@ -38,7 +38,7 @@ from cerebro_eeg.runs.baselines import (
     interpolate,
     spread,
 )
-from cerebro_eeg.runs.pretrain import Sources, mask_noise
+from cerebro_eeg.runs.pretrain import Sources, mask_keys, mask_noise
 from cerebro_eeg.runs.windows import dataset_of
 from cerebro_eeg.train.loop import evaluating
 
@@ -72,9 +72,7 @@ def mask_windows(
         with Loader([(store, windows)], threads=2) as loader:
             for raw in loader.stream(steps):
                 batch = lay_out(raw, device)
-                noise_RN = mask_noise(
-                    config, batch.layout, raw.key_B, raw.epoch_B, 0, config.patches.count(raw.samples), device
-                )
+                noise_RN = mask_noise(config, batch, onto(mask_keys(0, raw.key_B, raw.epoch_B), device))
                 if model is None:
                     patches = make_patches(batch, config)
                     target, predicted = patches.values_RNL, None

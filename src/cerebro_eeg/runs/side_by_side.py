@@ -31,7 +31,7 @@ from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.errors import CerebroError, TrainingError
 from cerebro_eeg.files import parse_json
-from cerebro_eeg.progress import counted
+from cerebro_eeg.progress import counted, in_bytes
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.training import Say, Tell, kept_bytes, room_for_activations, usual_channels
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -96,6 +96,7 @@ def plan_processes(
     config: ModelConfig,
     windows: Sequence[Windows],
     batch: int,
+    say: Say,
 ) -> ProcessPlan | None:
     """Return how many trainings run at the same time, as asked for or as suits the machine; None for one.
 
@@ -114,9 +115,16 @@ def plan_processes(
     threads = torch.get_num_threads()
     if asked is None:
         most = min(MOST_ON_GPU, cores() // 2) if cuda else cores() // (engine.threads or THREADS)
-        most = min(most, int(free_bytes() // (PROCESS_BYTES if cuda else each)))
+        takes = {"memory": (free_bytes(), PROCESS_BYTES if cuda else each)}
         if cuda:
-            most = min(most, int(torch.cuda.mem_get_info(device)[0] // each))
+            takes["memory of the GPU"] = torch.cuda.mem_get_info(device)[0], each
+        for what, (free, taken) in takes.items():
+            if most > 1 and free < 2 * taken:
+                say(
+                    f"note: the trainings run one after the other, because {in_bytes(free)} of {what} are free and "
+                    f"each takes about {in_bytes(taken)}; --at-once 2 tries it"
+                )
+            most = int(min(most, free / taken))
         asked = max(1, most)
     count = min(asked, trainings)
     if count == 1:
@@ -136,10 +144,16 @@ def free_bytes() -> float:
     for folder in _control_groups():
         try:
             most, used = ((folder / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
-            found.append(float(most) - float(used))
+            found.append(float(most) - float(used) + _cached(folder))
         except (OSError, ValueError):  # "max" is no limit
             continue
     return min(found)
+
+
+def _cached(group: Path) -> float:
+    """Return the bytes of a control group that hold copies of files, which the system gives up when programs ask."""
+    lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith(("active_file ", "inactive_file ")))
 
 
 def _control_groups() -> list[Path]:

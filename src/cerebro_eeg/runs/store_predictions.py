@@ -3,6 +3,7 @@
 ``finetune`` and ``evaluate`` use this. ``predict`` and ``embed`` read recordings instead.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -23,6 +24,7 @@ from cerebro_eeg.fast import Capture, has_graphs, on_its_way, one_behind, packed
 from cerebro_eeg.model.cerebro import Cerebro
 from cerebro_eeg.progress import time_left
 from cerebro_eeg.runs.decisions import softmax
+from cerebro_eeg.runs.kept_batches import KeptBatches, LaidOut
 from cerebro_eeg.runs.windows import Electrodes
 from cerebro_eeg.scores.predictions import Predictions
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -51,15 +53,16 @@ class BatchOutputs:
         graphs = alone and not waits and has_graphs(self.device)
         self._compute = functools.partial(_outputs, model, read, self.device, precision)
         self._capture = Capture(self._compute, self.device, module=model) if graphs else None
+        self.kept = KeptBatches(self.device)
+        """Batches of the last windows, for those who ask for their outputs again."""
 
     def filling(self, windows: Windows, batch_size: int) -> Filling | None:
         """Return how batches are filled up to few shapes, for CUDA graphs; None where they are not or need not be."""
         return None if self._capture is None else Filling.choose(windows.channels, batch_size)
 
     @torch.no_grad()
-    def begin(self, batch: Batch) -> Callable[[], torch.Tensor]:
+    def begin(self, form: Hashable, tensors: Sequence[torch.Tensor | None]) -> Callable[[], torch.Tensor]:
         """Begin to compute the output of a batch, and return a function that waits for it; it comes on the CPU."""
-        form, tensors = apart(batch)
         if self._capture is None:
             return on_its_way(self._compute(form, tensors))
         return self._capture.pending(form, tensors)
@@ -112,21 +115,23 @@ def predict_windows(
     parts = min(parts, total // processes.size if shared else total)
     filling = outputs.filling(windows, batch_size)
     pin = processes.device.type == "cuda"
-    with (
-        evaluating(model),
-        packed(model),
-        Loader([(store, windows)], threads=2, pin=pin, electrodes=electrodes) as loader,
-    ):
+    with evaluating(model), packed(model):
+
+        def batches() -> Iterator[LaidOut]:
+            with Loader([(store, windows)], threads=2, pin=pin, electrodes=electrodes) as loader:
+                for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
+                    batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
+                    yield apart(batch if filling is None else filling.fill(batch, raw.kept_counts()))
 
         def begun() -> Iterator[tuple[int, Callable[[], torch.Tensor]]]:
             began = last = time.monotonic()
-            for number, raw in enumerate(loader.stream(mine.part(number, parts) for number in range(parts))):
-                if say is not None and time.monotonic() - last > SECONDS:
-                    last = time.monotonic()
-                    left = time_left(number, parts, last - began)
-                    say(f"{total * number // parts:,} of {total:,} windows, {left} left")
-                batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
-                yield number, outputs.begin(batch if filling is None else filling.fill(batch, raw.kept_counts()))
+            with contextlib.closing(outputs.kept.of(windows, batch_size, batches)) as laid_out:
+                for number, one in enumerate(laid_out):
+                    if say is not None and time.monotonic() - last > SECONDS:
+                        last = time.monotonic()
+                        left = time_left(number, parts, last - began)
+                        say(f"{total * number // parts:,} of {total:,} windows, {left} left")
+                    yield number, outputs.begin(*one)
 
         own = torch.cat([output for _, output in one_behind(begun())])
     if not shared:

@@ -93,6 +93,10 @@ def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch
     return Batch(signal_RT[index_R], channels_R2[index_R], kept, scale_R[index_R])
 
 
+SMALL = 1 << 20
+"""Bytes of a part that are worth handing over to a thread."""
+
+
 class Loader:
     """Reads steps from one or several stores.
 
@@ -172,7 +176,8 @@ class Loader:
             self._fill(raw.flat.numpy(), jobs)
             return _Reading(raw, [])
         # Parts of equal size to a thread, two each, so that one that waits for the disk does not hold up the step.
-        parts = min(len(jobs), 2 * self._threads)
+        # A small step has fewer, because handing a part over takes longer than reading it.
+        parts = min(len(jobs), 2 * self._threads, max(1, raw.flat.nbytes // SMALL))
         cuts = [len(jobs) * part // parts for part in range(parts + 1)] if parts else [0]
         flat = raw.flat.numpy()
         futures = [self._pool.submit(self._fill, flat, jobs[a:b]) for a, b in pairwise(cuts)]

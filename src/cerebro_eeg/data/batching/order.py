@@ -19,19 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.hashing import mix64
 
-_GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 8
 _CYCLE = 1 << 16  # weights are kept to this many windows exactly, and then the pattern of sources begins again
 _KEPT = 8  # steps of an order
-
-
-def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble each number, one to one (the finaliser of SplitMix64): a counter in, random bits out."""
-    x = x + np.uint64(_GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+_TOGETHER = 4096  # windows whose places are computed at once: NumPy takes as long for a few of them
 
 
 def permute(position: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -128,17 +121,24 @@ class Order:
         return steps * self.batch_size / self.windows
 
     def step(self, number: int) -> Step:
-        """Return the windows of step ``number``, from 0; the last few are kept, because each is asked for twice."""
+        """Return the windows of step ``number``, from 0; the last ones are kept, because each is asked for twice.
+
+        Steps are computed some at a time, those of a multiple of ``_TOGETHER // batch_size`` on.
+        """
         if number < 0:
             raise ConfigError(f"step {number} was asked for; steps begin at 0")
         if number not in self._kept:
-            self._kept[number] = self._make(number).frozen()
-            if len(self._kept) > _KEPT:
+            together = max(1, _TOGETHER // self.batch_size)
+            first = number // together * together
+            made = self._make(first * self.batch_size, together * self.batch_size).frozen()
+            self._kept.update((first + place, made.part(place, together)) for place in range(together))
+            while len(self._kept) > max(_KEPT, 2 * together):
                 self._kept.pop(next(iter(self._kept)))
         return self._kept[number]
 
-    def _make(self, number: int) -> Step:
-        place = number * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+    def _make(self, first: int, count: int) -> Step:
+        """Return so many windows of the stream, from place ``first`` on."""
+        place = first + np.arange(count, dtype=np.int64)
         if self._pattern is None:
             epoch, position = np.divmod(place, self.windows)
             found = permute(position, self.windows, self._keys(0, epoch))

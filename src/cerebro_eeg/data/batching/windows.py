@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_eeg.data.batching.order import mix64
 from cerebro_eeg.data.batching.window_labels import (
     Asked,
     LabelledPiece,
@@ -33,6 +32,7 @@ from cerebro_eeg.data.storing.records import StoredRecording
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.data.storing.store_info import StoreInfo
 from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.hashing import mix64
 
 
 @dataclass(frozen=True)
