@@ -12,6 +12,7 @@ its axes: ``signal_RT`` has the shape (R, T).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -57,11 +58,10 @@ class Layout:
         width = max(width, *counts, 0)
         if not filled and all(n == width for n in counts):
             return Layout(len(counts), width)
-        counts_B = torch.tensor(counts)
-        first_B = counts_B.cumsum(0) - counts_B
-        shift_R = (torch.arange(len(counts)) * width - first_B).repeat_interleave(counts_B)
-        slot_R = shift_R + torch.arange(len(shift_R))
-        present_BC = torch.arange(width) < counts_B[:, None]
+        counts_B = np.array(counts, np.int64)  # NumPy: torch would wake its threads for this, which can take 5 ms
+        shift_R = np.repeat(np.arange(len(counts)) * width - (counts_B.cumsum() - counts_B), counts_B)
+        slot_R = torch.from_numpy(shift_R + np.arange(len(shift_R)))
+        present_BC = torch.from_numpy(np.arange(width) < counts_B[:, None])
         return Layout(len(counts), width, onto(slot_R, device), None, onto(present_BC, device), filled)
 
     @staticmethod

@@ -60,9 +60,9 @@ def filled(monkeypatch, shapes, one_shape):
 
     plain = loop.StepComputer.begin
 
-    def begin(computer, micro_batches, asked):
+    def begin(computer, micro_batches, asked, rate):
         shapes.add(tuple(computer._run.task.inputs(one).tensors[0].shape for one in micro_batches))
-        plain(computer, micro_batches, asked)
+        plain(computer, micro_batches, asked, rate)
 
     for verb in (pretrain, finetune):
         monkeypatch.setattr(verb, "fill_batches", fill)
@@ -191,9 +191,9 @@ def test_a_run_of_recorded_steps_that_is_stopped_goes_on_with_the_same_bits(fold
     options = replace(PRETRAIN, steps=LONGER)
     plain, begun = loop.StepComputer.begin, []
 
-    def begin(computer, micro_batches, asked):
+    def begin(computer, micro_batches, asked, rate):
         begun.append(1)
-        plain(computer, micro_batches, (len(begun) == 8, False))
+        plain(computer, micro_batches, (len(begun) == 8, False), rate)
 
     with recorded_calls() as calls:
         whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), options, RECORDED)

@@ -51,8 +51,8 @@ def test_a_stopped_run_ends_bitwise_as_one_that_never_was(folder, tmp_path, monk
     whole = pretrain.pretrain([folder], tmp_path / "whole", PRESET, CHOICES, ENGINE)
     begin = loop.StepComputer.begin
 
-    def interrupted(computer, micro_batches, asked):
-        begin(computer, micro_batches, (computer._run.progress.step == 3, False))
+    def interrupted(computer, micro_batches, asked, rate):
+        begin(computer, micro_batches, (computer._run.progress.step == 3, False), rate)
 
     monkeypatch.setattr(loop.StepComputer, "begin", interrupted)
     with pytest.raises(StoppedError):

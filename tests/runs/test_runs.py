@@ -341,8 +341,8 @@ def test_a_stopped_run_on_a_gpu_ends_bitwise_equal(folder, tmp_path, monkeypatch
     whole = pretrain.pretrain([folder], tmp_path / "whole", preset({}), chosen, engine)
     begin = loop.StepComputer.begin
 
-    def interrupted(computer, micro_batches, asked):
-        begin(computer, micro_batches, (computer._run.progress.step == 5, False))
+    def interrupted(computer, micro_batches, asked, rate):
+        begin(computer, micro_batches, (computer._run.progress.step == 5, False), rate)
 
     monkeypatch.setattr(loop.StepComputer, "begin", interrupted)
     with pytest.raises(StoppedError):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from cerebro_eeg.runs import finetune
 from cerebro_eeg.runs.verify import verify
 from cerebro_eeg.train.log import read_lines
 from train_stores import make_store
@@ -298,15 +299,18 @@ def lives(tmp_path, name, **more):
 
 
 @pytest.mark.parametrize(
-    "life", [0, 1, pytest.param(2, marks=pytest.mark.soak)], ids=["pre-training", "fine-tuning", "few"]
+    ("life", "seconds"),
+    [(0, 0.0), (1, 0.0), *(pytest.param(*given, marks=pytest.mark.soak) for given in ((1, 20.0), (2, 0.0)))],
+    ids=["pre-training", "fine-tuning", "fine-tuning, saved later", "few"],
 )
-def test_what_a_kill_leaves_is_gone_on_with(tmp_path, life):
+def test_what_a_kill_leaves_is_gone_on_with(tmp_path, monkeypatch, life, seconds):
     """From the first folder to the last score, what lies on the disk before each operation on a file of the run.
 
     A process that is killed there leaves just that, and the same command must go on from it. A kill in the first write
     of run.json left a file that made the folder look like somebody else's.
     """
     make_store(tmp_path / "store", 6, 12)
+    monkeypatch.setattr(finetune, "SAVE_SECONDS", seconds)
     first, spec = lives(tmp_path, "whole")[0], lives(tmp_path, "whole")[life]
     if life:
         whole_life(first)  # the weights that fine-tuning starts from

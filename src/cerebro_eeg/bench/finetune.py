@@ -308,9 +308,9 @@ def our_step(chosen: Preset, labelled: LabelledStore, form: str, folder: Path, d
 
     def step() -> StepResult:
         with capturing(engine.capture):
-            computer.begin(micro_batches, (False, False))
+            computer.begin(micro_batches, (False, False), settings.min_lr)
             found = computer.finish()
-            computer.update(settings.min_lr)
+            computer.update()
         check_captured(said)
         if (reason := getattr(computer, "refused", None)) is not None:
             raise TrainingError(f"steps are not captured ({reason})")

@@ -119,6 +119,8 @@ from cerebro_eeg.train.distributed import ProcessGroup, copy_into, resharded
 from cerebro_eeg.train.optim import group_parameters
 from cerebro_eeg.train.state import RunProgress
 
+SAVE_SECONDS = 20.0
+"""The state is saved with the best weights so far, unless it was saved less than so many seconds ago."""
 FEATURES = ".features-"
 """Beginning of the name of the folder with features that processes share, while they train."""
 RESAMPLES = 1000
@@ -264,12 +266,13 @@ def _train_side_by_side(
     with contextlib.ExitStack() as stack:
         environment: Mapping[str, str] | None = {}
         engine = plan.engine
-        if plan.threads is not None:
-            environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(plan.threads))
         if processes.device.type == "cuda":
             environment = stack.enter_context(shared_gpu(processes.device, say))
         if environment is None:
             return None
+        if (threads := plan.own_threads(processes.device)) is not None:
+            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+            environment = {**environment, **dict.fromkeys(names, str(threads))}
         if "CUDA_VISIBLE_DEVICES" in environment:
             engine = dataclasses.replace(engine, device="cuda")
         say(plan.line(len(waiting)))
@@ -827,15 +830,19 @@ def _validate(
     )
     metric, score = headline(to_predictions(shared.store, validation, _unscaled(output, one.split)))
     notes = run.progress.notes
+    named = run.saved_notes.get("best_step", 0)  # the state on the disk names these weights, so they stay with it
     if score > notes.get("best", -np.inf):
-        named = notes.get("best_step", 0)  # the state on disk names these weights, so they stay until the next save
-        notes.update(best=score, best_step=step, best_epoch=epoch, save=True)
+        notes.update(best=score, best_step=step, best_epoch=epoch)
         tensors = gathered(one.model)
         if shared.processes.first:
             checkpoint.save_tensors(_best_weights(folder, step), tensors, one.model.header)
             for old in folder.path.glob("best-*.safetensors"):
                 if old not in (_best_weights(folder, step), _best_weights(folder, named)):
                     remove(old)
+    # Several processes save together, so no clock decides there.
+    late = run.processes.size > 1 or time.monotonic() - run.saved > SAVE_SECONDS
+    if late and notes["best_step"] != named:
+        notes["save"] = True
     return metric, score
 
 

@@ -322,7 +322,8 @@ class MaskedTask:
         if has_views(self._objective):
             noise_B3, view_B = view_noise(self._seed, raw.key_B, raw.epoch_B)
             row_R = torch.cat([torch.arange(count) for count in raw.counts])
-            noise_R = random_numbers.uniform(view_B.repeat_interleave(torch.tensor(raw.counts)), 3 + row_R)
+            view_R = torch.from_numpy(np.repeat(view_B.numpy(), raw.counts))
+            noise_R = random_numbers.uniform(view_R, 3 + row_R)
             batch = make_view(batch, raw.counts, self._objective, noise_B3, noise_R)
             if self._objective.keep_channels < 1:
                 rows = kept_counts(raw.counts, noise_B3[:, 0], self._objective)

@@ -11,7 +11,9 @@ weights are a head like ours on a new encoder of the same size: where they do as
 
 import contextvars
 import json
+import os
 import shlex
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -55,6 +57,8 @@ from cerebro_eeg.scores.predictions import Predictions, choose_threshold, thresh
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
 
+NICE = 10
+"""Priority of the thread that computes rivals while other processes train; 19 is the lowest."""
 RIVALS = {
     "band power": "power",
     "filter-bank covariance": "tangent",
@@ -300,6 +304,8 @@ class RivalsAhead:
         self._thread.start()
 
     def _work(self, threads: int) -> None:
+        if sys.platform == "linux":  # where threads have a priority of their own: the trainings come first
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         torch.set_num_threads(threads)  # a new thread has a number of its own, and last bits depend on it
         try:
             if self.asked.processes.device.type == "cuda":

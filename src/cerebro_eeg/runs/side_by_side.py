@@ -80,6 +80,12 @@ class ProcessPlan:
     room: int | None
     """Bytes for the activations of a step; None on a CPU."""
 
+    def own_threads(self, device: torch.device) -> int | None:
+        """Return the threads of a process; beside a GPU few, because many would wait for each other; None for any."""
+        if device.type == "cuda" and self.engine.threads is None and "OMP_NUM_THREADS" not in os.environ:
+            return THREADS
+        return self.threads
+
     def line(self, trainings: int) -> str:
         """Return a sentence about it."""
         threads = self.threads or self.engine.threads

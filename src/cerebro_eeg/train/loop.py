@@ -84,6 +84,10 @@ class TrainingRun:
     precision: Precision = "fp32"
     save_seconds: float = 600.0
     progress: RunProgress = field(default_factory=RunProgress)
+    saved: float = field(default_factory=time.monotonic)
+    """When the state was last saved."""
+    saved_notes: Mapping[str, Any] = field(default_factory=dict)
+    """The notes of the state on the disk."""
     about: Callable[[RunProgress], Mapping[str, Any]] | None = None
     """Describes the weights for those who use them before the run has ended; the state keeps it."""
     captures: bool = False
@@ -115,22 +119,21 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
     Close the iterator (``contextlib.closing``), so that an error between two steps gives the signals back as well.
     """
     processes, progress = run.processes, run.progress
-    saved = time.monotonic()
+    run.saved = time.monotonic()
     batches = run.task.micro_batches(progress.step, run.steps)
     with _asked_to_stop() as asked, contextlib.closing(batches):  # type: ignore[type-var]
         ahead, computer = _Prefetch(batches), StepComputer(run)
         while progress.step < run.steps and not progress.notes.get("finished"):
             began = time.monotonic()
-            due = processes.first and began - saved > run.save_seconds
-            micro_batches = ahead.take()
-            computer.begin(micro_batches, (asked.is_set(), due))
+            due = processes.first and began - run.saved > run.save_seconds
+            micro_batches, rate = ahead.take(), run.schedule(progress.step)
+            computer.begin(micro_batches, (asked.is_set(), due), rate)
             run.task.note(progress.step + 1, progress.notes)
             ahead.fetch()  # while a GPU still computes this step
             found = computer.finish()
             if not (math.isfinite(found.loss) and math.isfinite(found.norm)):
                 _raise_not_finite(run, micro_batches, found.losses)
-            rate = run.schedule(progress.step)
-            computer.update(rate)
+            computer.update()
             progress.step += 1
             values = dict(zip(run.task.names, found.values, strict=True))
             yield StepReport(progress.step, found.loss, values, found.norm, rate, time.monotonic() - began)
@@ -139,7 +142,6 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
             stop, save_now = found.flags
             if stop or save_now or asked_for or done:
                 save(run)
-                saved = time.monotonic()
             if stop and progress.step < run.steps:
                 raise StoppedError(f"stopped after step {progress.step:,} of {run.steps:,}; the same command goes on")
         if computer.refused is not None:
@@ -152,6 +154,7 @@ def save(run: TrainingRun) -> None:
     """Write the state."""
     about = None if run.about is None else run.about(run.progress)
     state.save(run.path, run.module, run.optimizer, run.progress, run.processes, about)
+    run.saved, run.saved_notes = time.monotonic(), dict(run.progress.notes)
 
 
 def resume(run: TrainingRun) -> bool:
@@ -160,6 +163,7 @@ def resume(run: TrainingRun) -> bool:
     if not run.path.exists():
         return False
     run.progress = state.load(run.path, run.module, run.optimizer)
+    run.saved_notes = dict(run.progress.notes)
     return True
 
 

@@ -98,9 +98,14 @@ class StepComputer:
         """Why steps of this run cannot be CUDA graphs, where that was tried."""
         return None if self._capture is None else self._capture.refused
 
-    def begin(self, micro_batches: Sequence[Any], asked: tuple[bool, bool]) -> None:
-        """Begin to compute the gradients. On a GPU this does not wait for them."""
+    def begin(self, micro_batches: Sequence[Any], asked: tuple[bool, bool], rate: float) -> None:
+        """Begin to compute the gradients. On a GPU this does not wait for them.
+
+        The update will have this learning rate times the factor of each group. It is set here, because a GPU would wait
+        for it between gradients and update.
+        """
         run, self._asked = self._run, asked
+        self._set_rates(rate)
         if self._capture is not None:
             inputs = [run.task.inputs(one) for one in micro_batches]
             form = tuple((one.form, len(one.tensors)) for one in inputs)
@@ -119,19 +124,21 @@ class StepComputer:
         flags = self._asked if self._run.processes.size == 1 else (stop > 0, save > 0)
         return StepResult(loss, tuple(values), flags, norm, tuple(losses))
 
-    def update(self, rate: float) -> None:
-        """Change the weights by the last gradients, at this learning rate times the factor of each group."""
-        groups = self._run.optimizer.param_groups
-        rates = [rate * group["factor"] for group in groups]
-        if self._rates is None:
-            for group, own in zip(groups, rates, strict=True):
-                group["lr"] = own
-        else:
-            self._rates.copy_(onto(torch.tensor(rates), self._rates.device))
+    def update(self) -> None:
+        """Change the weights by the last gradients."""
         if self._capture is None:
             update(self._run)
         else:
             self._capture.proceed()
+
+    def _set_rates(self, rate: float) -> None:
+        groups = self._run.optimizer.param_groups
+        rates = [rate * group["factor"] for group in groups]
+        if self._rates is not None:
+            self._rates.copy_(onto(torch.tensor(rates), self._rates.device))
+            return
+        for group, own in zip(groups, rates, strict=True):
+            group["lr"] = own
 
 
 def _from_tensors(run: "TrainingRun", form: Hashable, tensors: Sequence[Tensor | None]) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cerebro_eeg.batch import Batch, Layout
+from cerebro_eeg.batch import Batch, Layout, onto
 from cerebro_eeg.channels.match import Channel
 from cerebro_eeg.data.batching.order import Step
 from cerebro_eeg.data.batching.reader_pool import ReaderPool
@@ -54,11 +54,11 @@ class RawStep:
 
     def kept_counts(self) -> list[int]:
         """Return how many channels of each window a batch has; channels of no electrode are left out."""
-        kept_R = self.channels_R2[:, 0] != 0
-        if bool(kept_R.all()):
+        kept_R = self.channels_R2[:, 0].numpy() != 0
+        if kept_R.all():
             return list(self.counts)
-        window_R = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
-        counts: list[int] = torch.bincount(window_R[kept_R], minlength=len(self.counts)).tolist()
+        window_R = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts: list[int] = np.bincount(window_R[kept_R], minlength=len(self.counts)).tolist()
         return counts
 
 
@@ -76,10 +76,11 @@ def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch
     else:
         # Sample t of row c of a window with n rows is at first + t n + c. 32 bits halve the memory of the index.
         whole = torch.int32 if raw.flat.numel() < 2**31 else torch.int64
-        counts_B = torch.tensor(raw.counts, dtype=torch.int64)
-        first_B = (counts_B.cumsum(0) - counts_B) * size
-        row_R = layout.slot_R % layout.width + layout.per_row(first_B.to(device, non_blocking=True))
-        step_R = layout.per_row(counts_B.to(device, non_blocking=True))
+        counts_B = np.array(raw.counts, np.int64)
+        first_B = (counts_B.cumsum() - counts_B) * size
+        of_window_B2 = onto(torch.from_numpy(np.stack([first_B, counts_B], 1)), device)
+        first_R, step_R = layout.per_row(of_window_B2).unbind(1)
+        row_R = layout.slot_R % layout.width + first_R
         time_T = torch.arange(size, device=device, dtype=whole)
         index_RT = row_R.to(whole)[:, None] + step_R.to(whole)[:, None] * time_T
         signal_RT = flat.index_select(0, index_RT.flatten()).view(-1, size)
@@ -88,7 +89,7 @@ def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch
     kept_R = raw.channels_R2[:, 0] != 0
     if bool(kept_R.all()):  # on the CPU: no waiting for the device
         return Batch(signal_RT, channels_R2, layout, scale_R)
-    index_R = kept_R.nonzero().flatten().to(device)
+    index_R = onto(kept_R.nonzero().flatten(), device)
     kept = Layout.ragged(raw.kept_counts(), device)
     return Batch(signal_RT[index_R], channels_R2[index_R], kept, scale_R[index_R])
 
