@@ -26,7 +26,7 @@ from cerebro_eeg.runs.fold_features import FoldFeatures
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.rivals import AskedOfRivals
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.side_by_side import SeedAndFold, plan_processes
+from cerebro_eeg.runs.side_by_side import ProcessPlan, SeedAndFold, plan_processes
 from cerebro_eeg.runs.store_predictions import KeptFeatures
 from cerebro_eeg.runs.training import memory_room, room_for_activations
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -388,6 +388,17 @@ def test_as_many_trainings_as_suit_the_machine(monkeypatch):
     monkeypatch.setattr(side_by_side, "cores", lambda: 2)
     assert plan(engine=free, say=lines.append) is None
     assert len(lines) == 1
+
+
+def test_processes_beside_a_gpu_have_few_threads_unless_somebody_says_otherwise(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    free = replace(ENGINE, threads=None)
+    given = ProcessPlan(3, free, None, 5)
+    assert given.own_threads(CUDA) == 2
+    assert replace(given, engine=replace(free, threads=7)).own_threads(CUDA) is None  # the engine says it
+    assert ProcessPlan(3, free, 4, None).own_threads(torch.device("cpu")) == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "9")
+    assert given.own_threads(CUDA) is None
 
 
 def test_copies_of_files_count_as_free_memory_of_a_control_group(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import torch
 from cerebro_eeg.config import FinetuneConfig
 from cerebro_eeg.data.batching.loader import Loader, lay_out
 from cerebro_eeg.data.batching.order import Order
+from cerebro_eeg.fast import use
 from cerebro_eeg.runs.finetune import LabelTask
 from cerebro_eeg.runs.windows import find_splits, read_task
 from cerebro_eeg.train import random_numbers
@@ -40,6 +41,14 @@ KEYS, PLACES = [0, 5, -3, 2**62, -(2**63)], [0, 1, 77, 10**12]
 def test_uniform_numbers_are_those_of_the_finaliser():
     found = random_numbers.uniform(torch.tensor(KEYS)[:, None], torch.tensor(PLACES))
     assert found.tolist() == [[unit(key, place) for place in PLACES] for key in KEYS]
+
+
+def test_uniform_numbers_of_numpy_are_the_same():
+    keys, places = torch.tensor(KEYS), np.array(PLACES)
+    found = random_numbers.uniform_on_cpu(keys[:, None], places)
+    assert torch.equal(found, random_numbers.uniform(keys[:, None], torch.from_numpy(places)))
+    assert keys.tolist() == KEYS  # what is given stays as it was
+    assert places.tolist() == PLACES
 
 
 def test_normal_numbers_are_those_of_box_and_muller():
@@ -81,3 +90,23 @@ def test_the_noise_of_a_window_is_its_own_in_any_batch_and_montage(tmp_path, dty
             assert float(added.std()) == pytest.approx(1, abs=0.15)
     assert noisy > 3
     assert clean > 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["auto", "stock"])
+def test_inputs_on_a_gpu_are_those_of_a_cpu(tmp_path, kernels):
+    store = make_store(tmp_path / "store", 6, 8)
+    windows = next(iter(find_splits(store, read_task(store, "alpha", 1.0, None, None), None))).train
+    config, found = FinetuneConfig(noise_ratio=0.2, noise_probability=0.5), []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        with Loader([(store, windows)], threads=0, pin=device.type == "cuda") as loader, use(kernels):
+            order, processes = Order(3, [len(windows)], 16), ProcessGroup(device=device)
+            task = LabelTask(windows, order, loader, config, 2, False, 3, processes, 1)
+            ((micro_batch,),) = task.micro_batches(0, 1)
+            inputs = task.inputs(micro_batch)
+            found.append((inputs.form, [None if x is None else x.cpu() for x in inputs.tensors]))
+    (form, plain), (other_form, other) = found
+    assert form == other_form
+    torch.testing.assert_close(other[0], plain[0], rtol=1e-5, atol=1e-4)
+    for ours, theirs in zip(other[1:], plain[1:], strict=True):
+        assert (ours is None and theirs is None) or torch.equal(ours, theirs)

@@ -6,7 +6,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +102,7 @@ def predict_windows(
     ``read`` computes the output of a batch; without it that is the model's own. ``say`` prints the progress now and
     then. ``outputs`` are those of an earlier call for the same model, output and precision.
     """
-    outputs = outputs or BatchOutputs(model, processes, read, precision)
+    again, outputs = outputs is not None, outputs or BatchOutputs(model, processes, read, precision)
     total = len(windows)
     if total == 0:
         return np.empty((0, 0), np.float32)
@@ -117,7 +117,7 @@ def predict_windows(
     pin = processes.device.type == "cuda"
     with evaluating(model), packed(model):
 
-        def batches() -> Iterator[LaidOut]:
+        def batches() -> Generator[LaidOut, None, None]:
             with Loader([(store, windows)], threads=2, pin=pin, electrodes=electrodes) as loader:
                 for raw in loader.stream(mine.part(number, parts) for number in range(parts)):
                     batch = lay_out(raw, processes.device, torch.float64 if precision == "fp64" else torch.float16)
@@ -125,7 +125,8 @@ def predict_windows(
 
         def begun() -> Iterator[tuple[int, Callable[[], torch.Tensor]]]:
             began = last = time.monotonic()
-            with contextlib.closing(outputs.kept.of(windows, batch_size, batches)) as laid_out:
+            made = outputs.kept.of(windows, batch_size, batches) if again else batches()
+            with contextlib.closing(made) as laid_out:
                 for number, one in enumerate(laid_out):
                     if say is not None and time.monotonic() - last > SECONDS:
                         last = time.monotonic()
