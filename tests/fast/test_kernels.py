@@ -270,16 +270,25 @@ def test_the_operator_is_sound():
     torch.library.opcheck(mlp_layer.hidden_layer, tuple(given.detach() for given in (x, up_HD, up_H)))
     torch.library.opcheck(mlp_layer.mlp_backward, (x.detach(), down_DH.detach(), torch.randn(0, 5, 16)))
     scale = torch.randn(8, requires_grad=True)
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None))
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, None, None))
     once = (*x.detach().expand(2, 0, 5, 8), *scale.detach().expand(2, 8))
-    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, None))
-    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, scale.detach()))
+    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, None, None))
+    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, scale.detach(), None))
     pending_bias = torch.randn(8, requires_grad=True)
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias))
-    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias.detach()))
-    kept = torch.randn(2, 0, 5)
+    torch.library.opcheck(norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias, None))
+    torch.library.opcheck(
+        norm.add_norm_op, (x, x.detach(), scale, scale.detach(), 1e-5, True, pending_bias.detach(), None)
+    )
+    kept, factor_R = torch.randn(2, 0, 5), torch.ones(0)
+    for bias in (None, pending_bias, pending_bias.detach()):
+        for branch in (x, x.detach()):
+            given = x, branch, scale, scale.detach(), 1e-5, True, bias, factor_R
+            torch.library.opcheck(norm.add_norm_op, given)
+    torch.library.opcheck(norm.add_norm_op, (*once, 1e-5, False, scale.detach(), factor_R))
     for pending in (False, True):
-        torch.library.opcheck(norm.add_norm_backward, (*x.detach().expand(3, 0, 5, 8), scale.detach(), kept, pending))
+        given = *x.detach().expand(3, 0, 5, 8), scale.detach(), kept, pending
+        for its in (None, factor_R):
+            torch.library.opcheck(norm.add_norm_backward, (*given, its))
     x, weight = torch.randn(0, 5, 192, requires_grad=True), torch.randn(576, 192, requires_grad=True)
     torch.library.opcheck(linear_layer.narrow_linear, (x, weight, torch.randn(576, requires_grad=True)))
     torch.library.opcheck(linear_layer.narrow_linear_backward, (torch.randn(0, 5, 576), x.detach()))
@@ -290,7 +299,7 @@ def test_a_second_derivative_is_refused_and_not_zero():
     x, scale, weight, wide = (torch.randn(size, requires_grad=True) for size in ((0, 5, 8), 8, (16, 8), (0, 5, 192)))
     narrow_weight, bias = torch.randn(192, 192, requires_grad=True), torch.randn(192, requires_grad=True)
     outs = (
-        (x, norm.add_norm_op(x, None, scale, scale.detach(), 1e-5, True, None)[1]),
+        (x, norm.add_norm_op(x, None, scale, scale.detach(), 1e-5, True, None, None)[1]),
         (x, mlp_layer.mlp_op(x, weight, None, weight.T, None)[0]),
         (wide, short_axis.attend_short_axis(wide, 2, False, 5)),
         (narrow_weight, linear_layer.narrow_linear(wide, narrow_weight, bias)),
@@ -486,6 +495,8 @@ def biases_in_norms(monkeypatch):
             x = torch.randn(6, 5, 12, dtype=dtype)
             left = block(Residual(x, x if block.pre else None), layout, None, keep)
         deferred = left.bias_D is not None
+        if keep is not None:  # the kernel that adds the bias multiplies, too
+            assert [*noted.scaled, left.factor_R is not None] == [*noted.added, deferred]
         assert not deferred or left.bias_D is block.mlp.down.bias
         return [*noted.added, deferred]
 
@@ -498,8 +509,10 @@ def test_the_rule_of_the_biases_in_front_of_norms(kind, biases_in_norms):
     block = Block(small(attention=kind), 1)
     assert biases_in_norms(block) == [False, True, True]
     assert biases_in_norms(block, dtype=torch.float32) == [True]
-    assert biases_in_norms(block, keep=torch.ones(2, 2)) == [False, False, False]
-    assert biases_in_norms(block, Layout.padded(torch.ones(2, 3, dtype=torch.bool))) == [False, False, True]
+    padded = Layout.padded(torch.ones(2, 3, dtype=torch.bool))
+    for keep in (None, torch.ones(2, 2)):
+        assert biases_in_norms(block, keep=keep) == [False, True, True]
+        assert biases_in_norms(block, padded, keep) == [False, False, True]
     with eligible.use("stock attention"):
         assert biases_in_norms(block) == [False, True, True]
     with eligible.use("stock"):
@@ -508,8 +521,9 @@ def test_the_rule_of_the_biases_in_front_of_norms(kind, biases_in_norms):
     attention, last = (block.attention, block.attention.out), (block.mlp, block.mlp.up, block.mlp.down, block)
     for part, second in [*((part, False) for part in attention), *((part, True) for part in last)]:
         with part.register_forward_hook(lambda module, given, found: seen.append(module)):
-            assert biases_in_norms(block) == [False, second, False]
-    assert seen == [*attention, *last]
+            for keep in (None, torch.ones(2, 2)):
+                assert biases_in_norms(block, keep=keep) == [False, second, False]
+    assert seen == [part for part in (*attention, *last) for _ in range(2)]
     with block.norm2.register_forward_hook(lambda module, given, found: None):
         assert biases_in_norms(block) == [False, False]
     assert biases_in_norms(Block(small(attention=kind, norm="post"), 1)) == [False]
@@ -880,6 +894,9 @@ def test_cuda_norm(rows, width, dtype):
     check_norm(rows, width, dtype, pending=False, device="cuda")
     check_norm(rows, width, dtype, pending_bias=torch.float32, device="cuda")
     check_norm(rows, width, dtype, pending_bias=dtype, device="cuda")
+    for tokens in (1, 3, 20):
+        check_norm(rows, width, dtype, factor=True, tokens=tokens, device="cuda")
+        check_norm(rows, width, dtype, pending_bias=torch.float32, factor=True, tokens=tokens, device="cuda")
     for out in (dtype, torch.float32):
         for biases in ((None, None), (dtype, None), (dtype, torch.float32), (torch.float32, torch.float32)):
             check_norm_without_a_sum(rows, width, dtype, out, biases, device="cuda")
@@ -890,8 +907,10 @@ def test_cuda_norm(rows, width, dtype):
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cuda_block(kind, cast, dtype):
-    check_block(small(attention=kind, width=48, heads=3), dtype, cast=cast, device="cuda")
-    check_block(small(attention=kind, width=48, heads=3, bias=False), dtype, cast=cast, device="cuda")
+    for bias in (True, False):
+        for drop in (False, True):
+            config = small(attention=kind, width=48, heads=3, bias=bias)
+            check_block(config, dtype, cast=cast, drop=drop, device="cuda")
 
 
 @pytest.mark.gpu

@@ -2,7 +2,8 @@
 
 It is used for tokens in half precision on CUDA, unless the user chooses stock kernels. Statistics and sums are float32.
 The backward pass returns the gradients of the summands, of the weight and of the bias at once. The norm may also add
-the bias of the linear layer before it; the gradient of that bias then costs no further pass over memory.
+the bias of the linear layer before it, and multiply by the factors of drop path. The gradient of that bias and the
+products then cost no further pass over memory.
 
 Under autocast torch computes ``layer_norm`` in float32 between two casts, at a fifth of a copy's speed for 192 columns.
 The kernel avoids both casts. Autocast differs by device: norms stay in half precision on a CPU and become float32 on
@@ -104,17 +105,19 @@ def add_norm_op(
     eps: float,
     keep: bool,
     pending_bias_D: Tensor | None,
+    factor_R: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x + pending + bias, its norm and, for the gradient, mean and 1 / deviation of each token (2, R, N).
 
-    The sum is empty if it would be x itself, without a gradient: no result may share memory with an argument.
+    The sum is x + factor (pending + bias) if each row has a factor. Factors have no gradient. The sum is empty if it
+    would be x itself, without a gradient: no result may share memory with an argument.
     """
     x_RND = x_RND.contiguous()
     pending_RND = None if pending_RND is None else pending_RND.contiguous()
     out_RND, total_RND, kept_2RN = _results(x_RND, pending_RND, keep)
     wanted_RND, wanted_2RN = total_RND if pending_RND is not None or keep else None, kept_2RN if keep else None
     missing = MissingBiases(None if pending_RND is None else pending_bias_D)
-    run_add_norm(x_RND, pending_RND, missing, weight_D, bias_D, eps, out_RND, wanted_RND, wanted_2RN)
+    run_add_norm(x_RND, pending_RND, missing, weight_D, bias_D, eps, out_RND, wanted_RND, wanted_2RN, factor_R)
     return total_RND, out_RND, kept_2RN
 
 
@@ -128,14 +131,17 @@ def run_add_norm(
     out_RND: Tensor,
     total_RND: Tensor | None,
     kept_2RN: Tensor | None = None,
+    factor_R: Tensor | None = None,
 ) -> Tensor | None:
     """Write the norm of a sum and, if the caller passes tensors for them, the sum and the statistics for a gradient.
 
     Tokens are contiguous. The type of ``out_RND`` decides the precision of the norm. Without ``total_RND`` there is no
-    pending branch, ``x`` stays as it is, and the function returns the sum of all biases that ``x`` lacks.
+    pending branch, ``x`` stays as it is, and the function returns the sum of all biases that ``x`` lacks. A factor
+    needs a pending branch, and there must then be no biases from before it.
     """
     width = x_RND.shape[-1]
     rows = x_RND.numel() // width
+    factor_R = None if factor_R is None or pending_RND is None else _float32(factor_R)
     both = missing.bias_D is not None and missing.before_D is not None
     lacking_D = weight_D.new_empty(width, dtype=torch.float32) if both else None
     if rows:
@@ -150,6 +156,7 @@ def run_add_norm(
                 x_RND if pending_RND is None else pending_RND,
                 weight_D if missing.bias_D is None else missing.bias_D.contiguous(),
                 weight_D if missing.before_D is None else missing.before_D.contiguous(),
+                weight_D if factor_R is None else factor_R,
                 weight_D,
                 bias_D.contiguous(),
                 x_RND if total_RND is None else total_RND,
@@ -158,6 +165,7 @@ def run_add_norm(
                 x_RND if kept_2RN is None else kept_2RN,  # something to point to
                 rows,
                 steps,
+                1 if factor_R is None else x_RND.shape[1],
                 eps,
                 D=width,
                 BLOCK_A=t.columns[0],
@@ -166,12 +174,17 @@ def run_add_norm(
                 PENDING=pending_RND is not None,
                 BIAS=missing.bias_D is not None,
                 BEFORE=missing.before_D is not None,
+                FACTOR=factor_R is not None,
                 TOTAL=total_RND is not None,
                 KEEP=kept_2RN is not None,
                 STAGES=t.stages,
                 num_warps=t.warps,
             )
     return lacking_D if both else missing.before_D if missing.bias_D is None else missing.bias_D
+
+
+def _float32(factor_R: Tensor) -> Tensor:
+    return factor_R.to(torch.float32).contiguous()
 
 
 def _results(x_RND: Tensor, pending_RND: Tensor | None, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,6 +203,7 @@ def _(
     eps: float,
     keep: bool,
     pending_bias_D: Tensor | None,
+    factor_R: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     out_RND, total_RND, kept_2RN = _results(x_RND, pending_RND, keep)
     return total_RND, out_RND, kept_2RN
@@ -197,15 +211,23 @@ def _(
 
 @operator("cerebro_eeg::add_norm_backward")
 def add_norm_backward(
-    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, pending: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of either summand, and those of weight and bias in float32 (2, D).
+    d_total_RND: Tensor | None,
+    d_out_RND: Tensor,
+    total_RND: Tensor,
+    weight_D: Tensor,
+    kept_2RN: Tensor,
+    pending: bool,
+    factor_R: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient of x, that of the pending branch, and those of weight and bias in float32 (2, D).
 
-    With ``pending`` they are (3, D), with the gradient of the pending bias. ``d_total_RND`` is None where only the norm
-    of the sum is used, not the sum itself: after the last norm.
+    The second is empty without a factor, because both summands then have the same gradient. With ``pending`` the last
+    ones are (3, D), with the gradient of the pending bias. ``d_total_RND`` is None where only the norm of the sum is
+    used, not the sum itself: after the last norm.
     """
     d_out_RND, weight_D = d_out_RND.contiguous(), weight_D.contiguous()
-    d_x_RND = torch.empty_like(total_RND)
+    d_x_RND, d_pending_RND = _gradients(total_RND, factor_R)
+    factor_R = None if factor_R is None else _float32(factor_R)
     width = total_RND.shape[-1]
     rows = total_RND.numel() // width
     t = tile(width, "backward")
@@ -222,34 +244,50 @@ def add_norm_backward(
                 total_RND,
                 weight_D,
                 kept_2RN,
+                weight_D if factor_R is None else factor_R,
                 d_x_RND,
+                d_x_RND if factor_R is None else d_pending_RND,
                 sums_PSD,
                 rows,
                 steps,
+                1 if factor_R is None else total_RND.shape[1],
                 D=width,
                 BLOCK_A=t.columns[0],
                 BLOCK_B=t.columns[1],
                 BLOCK_T=t.rows,
                 TOTAL=d_total_RND is not None,
                 PENDING=pending,
+                FACTOR=factor_R is not None,
                 STAGES=t.stages,
                 num_warps=t.warps,
             )
-    return d_x_RND, sums_PSD.sum(0)
+    return d_x_RND, d_pending_RND, sums_PSD.sum(0)
+
+
+def _gradients(total_RND: Tensor, factor_R: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Allocate the gradients of x and of the pending branch."""
+    d_x_RND = torch.empty_like(total_RND)
+    return d_x_RND, total_RND.new_empty(0) if factor_R is None else torch.empty_like(total_RND)
 
 
 @fake(add_norm_backward)
 def _(
-    d_total_RND: Tensor | None, d_out_RND: Tensor, total_RND: Tensor, weight_D: Tensor, kept_2RN: Tensor, pending: bool
-) -> tuple[Tensor, Tensor]:
+    d_total_RND: Tensor | None,
+    d_out_RND: Tensor,
+    total_RND: Tensor,
+    weight_D: Tensor,
+    kept_2RN: Tensor,
+    pending: bool,
+    factor_R: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
     sums_SD = total_RND.new_empty(3 if pending else 2, total_RND.shape[-1], dtype=torch.float32)
-    return torch.empty_like(total_RND), sums_SD
+    return *_gradients(total_RND, factor_R), sums_SD
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     total_RND, _, kept_2RN = output
     ctx.set_materialize_grads(False)  # no zeros for the gradient of an unused sum
-    ctx.save_for_backward(total_RND, inputs[2], kept_2RN)
+    ctx.save_for_backward(total_RND, inputs[2], kept_2RN, None if inputs[1] is None else inputs[7])
     ctx.bias_dtype = None if inputs[6] is None else inputs[6].dtype
 
 
@@ -257,12 +295,14 @@ def _gradient(
     ctx: Any, d_total_RND: Tensor | None, d_out_RND: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     pending: bool = ctx.needs_input_grad[6]
-    total_RND, weight_D, kept_2RN = ctx.saved_tensors
+    total_RND, weight_D, kept_2RN, factor_R = ctx.saved_tensors
     d_out_RND = torch.zeros_like(total_RND) if d_out_RND is None else d_out_RND
-    d_x_RND, sums_SD = last(*add_norm_backward(d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, pending))
-    d_pending_RND = d_x_RND if ctx.needs_input_grad[1] else None
+    given = d_total_RND, d_out_RND, total_RND, weight_D, kept_2RN, pending, factor_R
+    d_x_RND, d_pending_RND, sums_SD = last(*add_norm_backward(*given))
+    d_pending_RND = d_x_RND if factor_R is None else d_pending_RND
     d_pending_bias_D = sums_SD[2].to(ctx.bias_dtype) if pending else None
-    return d_x_RND, d_pending_RND, sums_SD[0], sums_SD[1], None, None, d_pending_bias_D
+    needed_RND = d_pending_RND if ctx.needs_input_grad[1] else None
+    return d_x_RND, needed_RND, sums_SD[0], sums_SD[1], None, None, d_pending_bias_D, None
 
 
 torch.library.register_autograd(add_norm_op, _gradient, setup_context=_keep)

@@ -85,33 +85,34 @@ class Block(nn.Module):
         self, stream: Residual, layout: Layout, keys_RN: Tensor | None = None, keep_2B: Tensor | None = None
     ) -> Residual:
         """Run the block. ``keys_RN`` marks tokens that may be attended to, ``keep_2B`` has drop path's two factors."""
+        factors = (None, None) if keep_2B is None else (layout.per_row(keep_2B[0]), layout.per_row(keep_2B[1]))
         if not self.pre:
             x_RND = stream.total()
-            x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, keep_2B))
-            return Residual(self.norm2(x_RND + _scaled(self.mlp(x_RND), layout, keep_2B, 1)))
+            x_RND = self.norm1(x_RND + self._attended(x_RND, layout, keys_RN, factors[0]))
+            return Residual(self.norm2(x_RND + _scaled(self.mlp(x_RND), factors[1])))
         stream, y_RND = stream.norm(self.norm1)  # y = norm1(x)
-        stream = self._plus_attention(stream, y_RND, layout, keys_RN, keep_2B)  # x = x + attention(y)
+        stream = self._plus_attention(stream, y_RND, layout, keys_RN, factors[0])  # x = x + attention(y)
         stream, y_RND = stream.norm(self.norm2)  # y = norm2(x)
-        return self._plus_mlp(stream, y_RND, layout, keep_2B)  # x = x + mlp(y)
+        return self._plus_mlp(stream, y_RND, factors[1])  # x = x + mlp(y)
 
     def _plus_attention(
-        self, stream: Residual, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None
+        self, stream: Residual, y_RND: Tensor, layout: Layout, keys_RN: Tensor | None, factor_R: Tensor | None
     ) -> Residual:
-        """Return x + attention(y). ``norm2`` may add the last bias, unless drop path or pads come in between."""
-        attention, direct = self.attention, keep_2B is None and layout.real_R is None
-        if direct and stream.norm_adds_bias(self.norm2, attention, ATTENTIONS, attention.out):
-            return stream.plus(attention.unbiased(y_RND, layout, keys_RN), attention.out.bias)
-        return stream.plus(self._attended(y_RND, layout, keys_RN, keep_2B))
+        """Return x + attention(y). ``norm2`` may add the last bias and apply drop path, unless pads come in between."""
+        attention = self.attention
+        if layout.real_R is None and stream.norm_adds_bias(self.norm2, attention, ATTENTIONS, attention.out):
+            return stream.plus(attention.unbiased(y_RND, layout, keys_RN), attention.out.bias, factor_R)
+        return stream.plus(self._attended(y_RND, layout, keys_RN, factor_R))
 
-    def _plus_mlp(self, stream: Residual, y_RND: Tensor, layout: Layout, keep_2B: Tensor | None) -> Residual:
-        """Return x + mlp(y). The first norm of the next block may add the last bias."""
+    def _plus_mlp(self, stream: Residual, y_RND: Tensor, factor_R: Tensor | None) -> Residual:
+        """Return x + mlp(y). The first norm of the next block may add the last bias and apply drop path."""
         mlp = self.mlp
-        if keep_2B is None and fast.next_block_adds_bias(y_RND, (self, Block), (mlp, Mlp), mlp.up, mlp.down):
-            return stream.plus(mlp.unbiased(y_RND), mlp.down.bias)
-        return stream.plus(_scaled(mlp(y_RND), layout, keep_2B, 1))
+        if fast.next_block_adds_bias(y_RND, (self, Block), (mlp, Mlp), mlp.up, mlp.down):
+            return stream.plus(mlp.unbiased(y_RND), mlp.down.bias, factor_R)
+        return stream.plus(_scaled(mlp(y_RND), factor_R))
 
-    def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, keep_2B: Tensor | None) -> Tensor:
-        return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), layout, keep_2B, 0)
+    def _attended(self, x_RND: Tensor, layout: Layout, keys_RN: Tensor | None, factor_R: Tensor | None) -> Tensor:
+        return _scaled(_without_pads(self.attention(x_RND, layout, keys_RN), layout), factor_R)
 
     def parts(self) -> BlockParts | None:
         """Return the layers for ``fast.run_blocks``; None for post-norm and other kinds of attention or MLP."""
@@ -126,11 +127,9 @@ class Block(nn.Module):
         )
 
 
-def _scaled(branch_RND: Tensor, layout: Layout, keep_2B: Tensor | None, part: int) -> Tensor:
-    """Multiply a branch with the factor that drop path has for each window."""
-    if keep_2B is None:
-        return branch_RND
-    return branch_RND * layout.per_row(keep_2B[part]).to(branch_RND.dtype)[:, None, None]
+def _scaled(branch_RND: Tensor, factor_R: Tensor | None) -> Tensor:
+    """Multiply a branch with the factor that drop path has for each row."""
+    return branch_RND if factor_R is None else branch_RND * factor_R.to(branch_RND.dtype)[:, None, None]
 
 
 def _without_pads(x_RND: Tensor, layout: Layout) -> Tensor:

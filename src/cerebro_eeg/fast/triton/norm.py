@@ -59,14 +59,26 @@ def _mean(x_TA, x_TB, D: tl.constexpr):
     return ((tl.sum(x_TA, 1) + tl.sum(x_TB, 1)) / D)[:, None]
 
 
-@triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_forward")
+@triton.jit
+def _load_factors(of, row_T, rows, tokens):
+    """Return the factor of each token, which all ``tokens`` tokens of a row of the batch share.
+
+    The division is one of 32 bits, which is much quicker. No GPU has the memory for 2^32 tokens.
+    """
+    at_T = row_T.to(tl.uint32) // tokens.to(tl.uint32)
+    return tl.load(of + at_T, row_T < rows, 0.0)[:, None]
+
+
+@triton.jit(do_not_specialize=["rows", "steps", "tokens"], repr=lambda _: "cerebro_norm_forward")
 def forward(
-    x, pending, pending_bias, before, weight, bias, total, out, lacking, kept, rows, steps, eps, D: tl.constexpr,
-    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, PENDING: tl.constexpr, BIAS: tl.constexpr,
-    BEFORE: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
+    x, pending, pending_bias, before, factor, weight, bias, total, out, lacking, kept, rows, steps, tokens, eps,
+    D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, PENDING: tl.constexpr,
+    BIAS: tl.constexpr, BEFORE: tl.constexpr, FACTOR: tl.constexpr, TOTAL: tl.constexpr, KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write LayerNorm(x + pending + its bias + biases before it); all summands but x are optional.
 
+    With FACTOR, pending and its bias are multiplied by one factor per ``tokens`` tokens; there are no biases before it.
     With TOTAL, write the sum to ``total``. Else x stays without the biases, and their sum goes to ``lacking``. With
     KEEP, write the means of all rows to ``kept``, followed by 1 / standard deviation of all rows.
     """
@@ -88,9 +100,16 @@ def forward(
         x_TA, x_TB = _load(x, row_T, rows, D, BLOCK_A, BLOCK_B)
         if PENDING:
             pending_TA, pending_TB = _load(pending, row_T, rows, D, BLOCK_A, BLOCK_B)
+            if FACTOR:
+                if BIAS:
+                    pending_TA += more_1A
+                    pending_TB += more_1B
+                factor_T1 = _load_factors(factor, row_T, rows, tokens)
+                pending_TA *= factor_T1
+                pending_TB *= factor_T1
             x_TA += pending_TA
             x_TB += pending_TB
-        if BIAS or BEFORE:
+        if (BIAS or BEFORE) and not FACTOR:
             x_TA += more_1A
             x_TB += more_1B
         if TOTAL:
@@ -111,15 +130,16 @@ def forward(
             tl.store(kept + rows + row_T[:, None], scale_T1, (row_T < rows)[:, None])
 
 
-@triton.jit(do_not_specialize=["rows", "steps"], repr=lambda _: "cerebro_norm_backward")
+@triton.jit(do_not_specialize=["rows", "steps", "tokens"], repr=lambda _: "cerebro_norm_backward")
 def backward(
-    d_total, d_out, total, weight, kept, d_x, sums, rows, steps, D: tl.constexpr, BLOCK_A: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, PENDING: tl.constexpr, STAGES: tl.constexpr,
+    d_total, d_out, total, weight, kept, factor, d_x, d_pending, sums, rows, steps, tokens, D: tl.constexpr,
+    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_T: tl.constexpr, TOTAL: tl.constexpr, PENDING: tl.constexpr,
+    FACTOR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of both summands, and per program the sums for weight, bias and, with PENDING, pending bias.
 
-    A program takes a few rows at a time and reads ahead. After the last column ``y`` is zero, so sums over columns are
-    right without a mask.
+    With FACTOR, the gradient of the second summand is another one, ``factor`` times that of x. A program takes a few
+    rows at a time and reads ahead. After the last column ``y`` is zero, so sums over columns are right without a mask.
     """
     weight_1A, weight_1B = _load_columns(weight, D, BLOCK_A, BLOCK_B)
     d_weight_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
@@ -127,8 +147,8 @@ def backward(
     d_bias_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
     d_bias_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     if PENDING:
-        d_pending_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
-        d_pending_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
+        d_more_TA = tl.zeros((BLOCK_T, BLOCK_A), tl.float32)
+        d_more_TB = tl.zeros((BLOCK_T, BLOCK_B), tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         row_T = (tl.program_id(0).to(tl.int64) * steps + step) * BLOCK_T + tl.arange(0, BLOCK_T)
         mean_T1 = tl.load(kept + row_T, row_T < rows, 0.0)[:, None]
@@ -152,11 +172,16 @@ def backward(
         sum_TA += (y_TA - shift_T1 - x_TA * slope_T1) * scale_T1
         sum_TB += (y_TB - shift_T1 - x_TB * slope_T1) * scale_T1
         _store(d_x, sum_TA, sum_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
+        if FACTOR:
+            factor_T1 = _load_factors(factor, row_T, rows, tokens)
+            sum_TA *= factor_T1
+            sum_TB *= factor_T1
+            _store(d_pending, sum_TA, sum_TB, row_T, rows, D, BLOCK_A, BLOCK_B)
         if PENDING:
-            d_pending_TA += sum_TA
-            d_pending_TB += sum_TB
+            d_more_TA += sum_TA
+            d_more_TB += sum_TB
     sums += tl.program_id(0).to(tl.int64) * ((3 if PENDING else 2) * D)
     _store_columns(sums, d_weight_TA, d_weight_TB, D, BLOCK_A, BLOCK_B)
     _store_columns(sums + D, d_bias_TA, d_bias_TB, D, BLOCK_A, BLOCK_B)
     if PENDING:
-        _store_columns(sums + 2 * D, d_pending_TA, d_pending_TB, D, BLOCK_A, BLOCK_B)
+        _store_columns(sums + 2 * D, d_more_TA, d_more_TB, D, BLOCK_A, BLOCK_B)
