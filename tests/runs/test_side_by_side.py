@@ -28,7 +28,7 @@ from cerebro_eeg.runs.rivals import AskedOfRivals
 from cerebro_eeg.runs.settings import Engine
 from cerebro_eeg.runs.side_by_side import ProcessPlan, SeedAndFold, plan_processes
 from cerebro_eeg.runs.store_predictions import KeptFeatures
-from cerebro_eeg.runs.training import memory_room, room_for_activations
+from cerebro_eeg.runs.training import fit_batch, memory_room, room_for_activations
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.state import steps_done
 from train_stores import MONTAGES, make_store
@@ -399,6 +399,21 @@ def test_processes_beside_a_gpu_have_few_threads_unless_somebody_says_otherwise(
     assert ProcessPlan(3, free, 4, None).own_threads(torch.device("cpu")) == 4
     monkeypatch.setenv("OMP_NUM_THREADS", "9")
     assert given.own_threads(CUDA) is None
+
+
+def test_memory_is_planned_for_the_batches_that_steps_have(folder, monkeypatch):
+    """A preset has batches of thousands, which are made smaller for few windows. 64 of them fit many times."""
+    asked = []
+    monkeypatch.setattr(finetune, "plan_processes", lambda *given: asked.append(given))
+    chosen = preset({})
+    chosen = replace(chosen, finetune=replace(chosen.finetune, batch_size=4096))
+    options = replace(OPTIONS, steps=1, paper=False, seeds=(0, 1))
+    _, lines, _ = train(folder, "planned", options, at_once=None, chosen=chosen)
+    train(folder, "planned", options, at_once=2, chosen=chosen)  # all are finished, so nothing is planned
+    ((_, count, *_, (windows,), batch, _),) = asked
+    assert count == 2
+    assert batch == fit_batch(4096, len(windows), False, print) < 100
+    assert any(line.startswith(f"batch size {batch} instead of 4,096") for line in lines)
 
 
 def test_copies_of_files_count_as_free_memory_of_a_control_group(tmp_path, monkeypatch):

@@ -258,10 +258,13 @@ def _train_side_by_side(
     """
     out, processes = folder.path, shared.processes
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
+    if not waiting:
+        return None
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
+    batch = max(fit_batch(batch, len(of_split), shared.options.paper, lambda line: None) for of_split in windows)
     plan = plan_processes(at_once, len(trainings), processes, shared.engine, config, windows, batch, say)
-    if plan is None or not waiting:
+    if plan is None:
         return None
     with contextlib.ExitStack() as stack:
         environment: Mapping[str, str] | None = {}
