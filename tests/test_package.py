@@ -67,3 +67,15 @@ def test_metadata() -> None:
 
 def test_types_are_shipped() -> None:
     assert files("cerebro_eeg").joinpath("py.typed").is_file()
+
+
+def test_features_need_no_compiler():
+    """The import of torch's compiler takes as long as that of torch. Only compilation and training ask for it."""
+    code = (
+        "import sys, numpy as np; import cerebro_eeg.cli, cerebro_eeg.runs.predict, cerebro_eeg.runs.finetune; "
+        "from cerebro_eeg import Cerebro; model = Cerebro.from_pretrained('small-open'); "
+        "model.embed(np.random.randn(2, 1280) * 20, ch_names=['Fp1', 'O1'], sfreq=256.0); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -564,7 +564,13 @@ class Cerebro(hub.Shareable, ZooModel, nn.Module):
             return batch
         if (known := self._named.known(ch_names)) is not None:
             return self._of_montage(x, known, scale_B)
-        found = self._named.find(x, ch_names, positions, self.policies, self._match_named)
+        given = x, ch_names, positions, self.policies, self._match_named
+        if torch.compiler.is_compiling():
+            from cerebro_eeg.model import outside
+
+            found = outside.find(self._named, *given)
+        else:
+            found = self._named.find(*given)
         if found[0][1] is None:
             return self._of_montage(x, found[0][0], scale_B)
         parts = [(self._of_montage(x[which.to(x.device)], known, None), which) for known, which in found]

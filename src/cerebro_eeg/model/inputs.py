@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -180,7 +180,11 @@ def check_rate(sfreq: float, wanted: float, policy: str) -> None:
 def check_shape(x_BCT: Tensor, montage: ChannelMatch, n_times: int | None) -> None:
     """Raise unless an array is (windows, channels, samples) with one name per channel."""
     if wrong := _wrong_shape(x_BCT, len(montage.rows), n_times):
-        _refuse(wrong)
+        if torch.compiler.is_compiling():
+            from cerebro_eeg.model import outside
+
+            outside.refuse(wrong)
+        raise InputError(wrong)
 
 
 def _wrong_shape(x_BCT: Tensor, names: int, n_times: int | None) -> str | None:
@@ -196,14 +200,6 @@ def _wrong_shape(x_BCT: Tensor, names: int, n_times: int | None) -> str | None:
         tmax = "; leave out the last sample, as MNE includes tmax" if x_BCT.shape[2] == n_times + 1 else ""
         return f"the windows have {x_BCT.shape[2]} samples; the model was made for n_times={n_times}{tmax}"
     return f"the array is empty: {tuple(x_BCT.shape)}" if x_BCT.numel() == 0 else None
-
-
-@torch.compiler.disable(  # type: ignore[untyped-decorator]
-    reason="the windows do not have the model's channels or length; call the model uncompiled to see"
-)
-def _refuse(message: str) -> NoReturn:
-    """Raise outside of compiled code. A raise inside of it would make torch run the model uncompiled from then on."""
-    raise InputError(message)
 
 
 def check_values(x_BCT: Tensor, labels: Sequence[str]) -> None:

@@ -55,9 +55,6 @@ class Montages:
         """Return all montages, each once."""
         return list({id(known): known for known in (*self.by_names.values(), *self._by_places.values())}.values())
 
-    @torch.compiler.disable(  # type: ignore[untyped-decorator]
-        reason="new channel names are matched outside of compiled code; call the model once with them before"
-    )
     def find(
         self,
         x_BCT: Tensor,
