@@ -401,6 +401,34 @@ def test_processes_beside_a_gpu_have_few_threads_unless_somebody_says_otherwise(
     assert given.own_threads(CUDA) is None
 
 
+def test_ctrl_c_ends_at_once_what_still_saves_after_an_error(folder, monkeypatch):
+    patch = (
+        "import signal, time\n"
+        "from cerebro_eeg.runs import finetune\n"
+        "def train(shared, split, seed, *given):\n"
+        "    if seed: raise ZeroDivisionError\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    time.sleep(100)\n"
+        "finetune._train = train\n"
+    )
+    start = side_by_side.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
+    monkeypatch.setattr(side_by_side, "START", start)
+    lines = []
+
+    def say(line):
+        lines.append(line)
+        if line == "seed 0: saving; Ctrl-C ends at once":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    began, options = time.monotonic(), replace(OPTIONS, seeds=(0, 1))
+    with pytest.raises(KeyboardInterrupt):
+        finetune.finetune(
+            folder / "store", folder / "ends", preset({}), options, ENGINE, at_once=2, rivals=False, say=say
+        )
+    assert time.monotonic() - began < 60
+    assert lines[-1] == "seed 0: saving; Ctrl-C ends at once"
+
+
 def test_memory_is_planned_for_the_batches_that_steps_have(folder, monkeypatch):
     """A preset has batches of thousands, which are made smaller for few windows. 64 of them fit many times."""
     asked = []

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -146,9 +147,9 @@ class Replay:
         return found
 
 
-_taken: set[int] = set()
-"""Streams of the objects that have one of their own."""
-_released: dict[torch.device, list[torch.cuda.Stream]] = {}
+_owners: Counter[tuple[int | None, int]] = Counter()
+"""How many living objects have each stream, by device and handle."""
+_released: dict[int | None, list[torch.cuda.Stream]] = {}
 """Streams of objects that are gone. They come first, because cuBLAS keeps a workspace for every stream that it saw."""
 
 
@@ -158,24 +159,25 @@ def own_stream(owner: object, device: torch.device) -> torch.cuda.Stream:
     From torch 2.12 on, a graph that is freed takes the workspace that cuBLAS has for its stream with it. Another graph
     of that stream would go on using this memory.
     """
-    released = _released.setdefault(device, [])
+    released = _released.setdefault(device.index, [])
     stream = released.pop() if released else _new_stream(device)
-    _taken.add(stream.cuda_stream)
-    weakref.finalize(owner, _release, stream, released)
+    _owners[device.index, stream.cuda_stream] += 1
+    weakref.finalize(owner, _release, stream, device.index)
     return stream
 
 
 def _new_stream(device: torch.device) -> torch.cuda.Stream:
     for _ in range(STREAMS):
         stream = torch.cuda.Stream(device)
-        if stream.cuda_stream not in _taken:
+        if not _owners[device.index, stream.cuda_stream]:
             break
     return stream
 
 
-def _release(stream: torch.cuda.Stream, released: list[torch.cuda.Stream]) -> None:
-    _taken.discard(stream.cuda_stream)
-    released.append(stream)
+def _release(stream: torch.cuda.Stream, index: int | None) -> None:
+    _owners[index, stream.cuda_stream] -= 1
+    if not _owners[index, stream.cuda_stream]:
+        _released[index].append(stream)
 
 
 @contextlib.contextmanager

@@ -773,7 +773,7 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
         plan = TrainingPlan("finetune", model, task, groups, table.betas, table.clip, length, settings, about, limit)
         run = begin_run(plan, folder, engine, arithmetic, processes, say)
         few_subjects.move_like(one.model, model)
-        outputs = _validation_outputs(one, run, processes)
+        outputs = _validation_outputs(shared, one, run)
         with training_steps(run, folder, engine, batch, tell, limit) as (steps, log):
             if options.readout is not None and not options.few and run.progress.step == 0:
                 start_readout(one.model, store, windows, processes, one.electrodes)
@@ -810,14 +810,14 @@ def _train_by_steps(shared: _Shared, one: _OneTraining, say: Say, tell: Tell) ->
     return run.progress.step, notes.get("best_step")
 
 
-def _validation_outputs(one: _OneTraining, run: loop.TrainingRun, processes: ProcessGroup) -> BatchOutputs:
+def _validation_outputs(shared: _Shared, one: _OneTraining, run: loop.TrainingRun) -> BatchOutputs:
     """Return what computes the outputs of all validations of a training; CUDA graphs are then recorded once.
 
     Where adapters learn, what is scored is the plain model that would be saved, as it is then.
     """
     if run.module is not one.model:
-        return BatchOutputs(one.model, processes)
-    return BatchOutputs(run.wrapped, processes, precision=run.precision)
+        return BatchOutputs(one.model, shared.processes, at_once=shared.at_once)
+    return BatchOutputs(run.wrapped, shared.processes, precision=run.precision, at_once=shared.at_once)
 
 
 def _validate(

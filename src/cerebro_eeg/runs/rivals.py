@@ -9,6 +9,7 @@ Two controls stand beside them. Chance answers with the shares of the classes, o
 weights are a head like ours on a new encoder of the same size: where they do as well, pre-training does not show.
 """
 
+import contextlib
 import contextvars
 import json
 import os
@@ -305,7 +306,8 @@ class RivalsAhead:
 
     def _work(self, threads: int) -> None:
         if sys.platform == "linux":  # where threads have a priority of their own: the trainings come first
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            with contextlib.suppress(OSError):  # some containers forbid it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         torch.set_num_threads(threads)  # a new thread has a number of its own, and last bits depend on it
         try:
             if self.asked.processes.device.type == "cuda":

@@ -215,18 +215,14 @@ def train_side_by_side(
     overview = _Overview(len(trainings), tell)
     heard: set[str] = set()
     error: Exception | None = None
-    until = math.inf
     workers: list[_Worker] = []
     try:
         for number in range(min(processes, len(trainings))):
             workers.append(_Worker(number, messages, environment, descriptors))
             workers[-1].start(settings, waiting.pop())
         left = len(workers)
-        while left:
-            try:
-                worker, kind, value = messages.get(timeout=min(until - time.monotonic(), 3600.0) if error else None)
-            except (queue.Empty, ValueError):  # a process does not end: stop kills it
-                break
+        while left and error is None:
+            worker, kind, value = messages.get()
             name = worker.training.name if worker.training else f"process {worker.number + 1}"
             if kind == "say":
                 if value.startswith(("going on", "note: going on")):  # of this training alone
@@ -239,21 +235,16 @@ def train_side_by_side(
             elif kind == "done" and worker.training is not None:
                 overview.ended(worker.number)
                 say(f"{name}: {done(worker.training)} ({overview.finished} of {len(trainings)} trained)")
-                worker.begin(waiting.pop() if waiting and error is None else None)
-            elif kind == "failed" and error is None:
+                worker.begin(waiting.pop() if waiting else None)
+            elif kind == "failed":
                 error = _made_again(name, **value)
+                worker.failed = True
             elif kind == "ended":
                 left -= 1
-                if worker.training is not None and not worker.failed and error is None:
-                    error = worker.vanished(name)
-            if kind == "failed":
-                worker.failed = True
-                worker.begin(None)
-            if error is not None and until == math.inf:
-                until = time.monotonic() + PATIENCE
-                for one in workers:
-                    one.ask_to_stop()
-                _say_who_saves(workers, say)
+                if worker.training is not None:
+                    error, worker.failed = worker.vanished(name), True
+        if error is not None:
+            raise error
     except BaseException:
         try:
             _say_who_saves(workers, say)
@@ -261,8 +252,6 @@ def train_side_by_side(
             stop(workers)
         raise
     stop(workers)
-    if error is not None:
-        raise error
 
 
 def _say_who_saves(workers: "Sequence[_Worker]", say: Say) -> None:

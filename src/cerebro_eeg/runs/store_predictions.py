@@ -44,7 +44,12 @@ class BatchOutputs:
     """
 
     def __init__(
-        self, model: nn.Module, processes: ProcessGroup, read: Read | None = None, precision: Precision = "fp32"
+        self,
+        model: nn.Module,
+        processes: ProcessGroup,
+        read: Read | None = None,
+        precision: Precision = "fp32",
+        at_once: int = 1,
     ) -> None:
         self.model, self.device = model, processes.device
         alone = processes.size == 1 and processes.strategy == "ddp"
@@ -53,7 +58,7 @@ class BatchOutputs:
         graphs = alone and not waits and has_graphs(self.device)
         self._compute = functools.partial(_outputs, model, read, self.device, precision)
         self._capture = Capture(self._compute, self.device, module=model) if graphs else None
-        self.kept = KeptBatches(self.device)
+        self.kept = KeptBatches(self.device, at_once)
         """Batches of the last windows, for those who ask for their outputs again."""
 
     def filling(self, windows: Windows, batch_size: int) -> Filling | None:
@@ -100,7 +105,7 @@ def predict_windows(
     """Return the outputs (n, K) of all windows, the same on every process.
 
     ``read`` computes the output of a batch; without it that is the model's own. ``say`` prints the progress now and
-    then. ``outputs`` are those of an earlier call for the same model, output and precision.
+    then. ``outputs`` are those of an earlier call for the same model, output, electrodes and precision.
     """
     again, outputs = outputs is not None, outputs or BatchOutputs(model, processes, read, precision)
     total = len(windows)
