@@ -25,6 +25,7 @@ def _one(first=1.0, begin=2.0, step=0.01, kernels=None):
     return first_step.MeasuredTraining(first, begin, step, kernels)
 
 
+@pytest.mark.soak
 def test_a_training_in_a_process_of_its_own(tmp_path):
     ((table, place),) = measure(first_step.run, ASKED, tmp_path, print)
     rows = _dicts(table.rows)

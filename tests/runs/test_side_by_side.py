@@ -264,7 +264,7 @@ def wait_for_end(processes):
 
 @pytest.mark.parametrize(
     ("blow", "times"),
-    [(signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGKILL, 1)],
+    [pytest.param(signal.SIGTERM, 1, marks=pytest.mark.soak), (signal.SIGTERM, 3), (signal.SIGKILL, 1)],
     ids=["stopped", "stopped again and again", "killed"],
 )
 def test_processes_save_and_end_with_the_command_that_started_them(folder, blow, times):
@@ -401,13 +401,17 @@ def test_processes_beside_a_gpu_have_few_threads_unless_somebody_says_otherwise(
     assert given.own_threads(CUDA) is None
 
 
-def test_ctrl_c_ends_at_once_what_still_saves_after_an_error(folder, monkeypatch):
+def test_ctrl_c_ends_at_once_what_still_saves_after_an_error(folder, tmp_path, monkeypatch):
     patch = (
-        "import signal, time\n"
+        "import pathlib, signal, time\n"
         "from cerebro_eeg.runs import finetune\n"
+        f"deaf = pathlib.Path({str(tmp_path / 'deaf')!r})\n"
         "def train(shared, split, seed, *given):\n"
-        "    if seed: raise ZeroDivisionError\n"
+        "    while seed:\n"
+        "        if deaf.exists(): raise ZeroDivisionError\n"
+        "        time.sleep(0.1)\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    deaf.touch()\n"
         "    time.sleep(100)\n"
         "finetune._train = train\n"
     )
