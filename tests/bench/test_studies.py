@@ -9,17 +9,19 @@ import pytest
 import torch
 from test_bench import FILES, TINY, WHERE, tiny
 
+import at_once
 import embed_file
 import first_step
 import goals
 import peers
 import shapes
+import stamped
 from cerebro_eeg.bench import options
 from cerebro_eeg.bench.__main__ import main_of
 from cerebro_eeg.bench.run import measure, run
 from cerebro_eeg.config import preset
 from cerebro_eeg.costs import cost
-from cerebro_eeg.errors import ConfigError, InputError
+from cerebro_eeg.errors import ConfigError, InputError, TrainingError
 
 PEERS = tiny(peers.Peers, channels=2, seconds=1.0, windows=1, preset="tiny", gemm=(64,))
 
@@ -50,6 +52,33 @@ def test_embedding_a_file_beside_reading_it(tmp_path, array):
     assert f"200 Hz ({'npy' if array else 'edf'}), tiny on cpu" in table.title
     with pytest.raises(ConfigError, match="--channels is 65; expected 1 to 64"):
         embed_file.EmbedFile(channels=65)
+
+
+def test_steps_of_several_processes(tmp_path):
+    given = at_once.AtOnce((1, 2), "tiny", windows=4, channels=3, seconds=0.3, device="cpu")
+    ((table, _),) = measure(at_once.run, given, tmp_path, print)
+    rows = [dict(zip(at_once.COLUMNS, row, strict=True)) for row in table.rows]
+    assert [(row["processes"], row["service"]) for row in rows] == [(1, "no"), (2, "no")]
+    assert rows[0]["over_one"] == 1
+    assert all(0 < row["slowest"] <= row["fastest"] <= row["steps_per_s"] for row in rows)
+    with pytest.raises(ConfigError, match="at least 1"):
+        at_once.AtOnce(processes=(0,))
+
+
+def test_a_process_without_a_step_is_an_error(tmp_path, capfd):
+    given = at_once.AtOnce((1,), "enormous", device="cpu")
+    with pytest.raises(TrainingError, match="ended before its first step"):
+        measure(at_once.run, given, tmp_path, print)
+    assert "enormous" in capfd.readouterr().err
+
+
+def test_lines_of_a_command_get_the_seconds(capsys):
+    code = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"
+    assert stamped.main([sys.executable, "-c", code]) == 3
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(text for _, text in lines[:2]) == ["one", "two"]
+    assert lines[2][1] == "ended with 3"
+    assert all(float(seconds) >= 0 for seconds, _ in lines)
 
 
 def test_table_of_shapes():
