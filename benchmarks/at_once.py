@@ -79,12 +79,13 @@ def run(options: AtOnce, say: Callable[[str], None]) -> list[ResultTable]:
             said: list[str] = []
             environment = stack.enter_context(shared_gpu(device, said.append)) if service else {}
             notes += said
+            serves = "CUDA_MPS_PIPE_DIRECTORY" in {**os.environ, **(environment or {})}
             for count in options.processes:
                 found = together(options, count, device, environment or {})
                 total = sum(found)
                 one = next((row[2] for row in rows), total)
                 assert isinstance(one, float)
-                row: list[Cell] = [count, "yes" if service else "no", total, total / one, min(found), max(found)]
+                row: list[Cell] = [count, "yes" if serves else "no", total, total / one, min(found), max(found)]
                 rows.append(row)
     return [ResultTable("at_once", "Fine-tuning steps of several processes", COLUMNS, rows, (), tuple(notes))]
 

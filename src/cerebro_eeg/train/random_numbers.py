@@ -35,7 +35,7 @@ def uniform(key: Tensor, place: Tensor) -> Tensor:
 
 
 def uniform_on_cpu(key: Tensor, place: NDArray[np.int64]) -> Tensor:
-    """Return the same numbers for few keys on the CPU, where NumPy needs a tenth of torch's time."""
+    """Return the same numbers on the CPU by NumPy, whose operators begin sooner than torch's: for few numbers."""
     bits = mix64(mix64(place.view(np.uint64)) ^ key.numpy().view(np.uint64))
     return torch.from_numpy((bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24))
 

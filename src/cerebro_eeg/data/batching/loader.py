@@ -27,6 +27,9 @@ from cerebro_eeg.data.batching.windows import Windows
 from cerebro_eeg.data.storing.store import Store
 from cerebro_eeg.errors import ConfigError, InputError
 
+SMALL = 1 << 20
+"""Bytes of a part that are worth handing over to a thread."""
+
 
 @dataclass(frozen=True)
 class RawStep:
@@ -92,10 +95,6 @@ def lay_out(raw: RawStep, device: torch.device | str, dtype: torch.dtype = torch
     index_R = onto(kept_R.nonzero().flatten(), device)
     kept = Layout.ragged(raw.kept_counts(), device)
     return Batch(signal_RT[index_R], channels_R2[index_R], kept, scale_R[index_R])
-
-
-SMALL = 1 << 20
-"""Bytes of a part that are worth handing over to a thread."""
 
 
 class Loader:
@@ -177,7 +176,7 @@ class Loader:
             self._fill(raw.flat.numpy(), jobs)
             return _Reading(raw, [])
         # Parts of equal size to a thread, two each, so that one that waits for the disk does not hold up the step.
-        # A small step has fewer, because handing a part over takes longer than reading it.
+        # A small step has fewer, because handing a part over takes time, too.
         parts = min(len(jobs), 2 * self._threads, max(1, raw.flat.nbytes // SMALL))
         cuts = [len(jobs) * part // parts for part in range(parts + 1)] if parts else [0]
         flat = raw.flat.numpy()

@@ -23,7 +23,7 @@ def _unit(key, place):
     return (_mix(_mix(place) ^ key) >> 40).to(tl.float32) * (1.0 / (1 << 24))
 
 
-@triton.jit
+@triton.jit(repr=lambda _: "cerebro_add_noise")
 def add_noise(signal_RT, rows_R2, out_RT, samples, ratio, BLOCK_T: tl.constexpr):
     """Write a row as float32, with normal numbers times ``ratio`` and its deviation unless its channel is -1."""
     row = tl.program_id(0).to(tl.int64)
