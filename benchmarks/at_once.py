@@ -30,7 +30,7 @@ from cerebro_eeg.bench.noise_store import TASK, write_labelled_noise
 from cerebro_eeg.bench.table import Cell, ResultTable, TableRows
 from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.runs.gpu_sharing import shared_gpu
-from cerebro_eeg.runs.side_by_side import THREADS
+from cerebro_eeg.runs.training_processes import THREADS
 from cerebro_eeg.schema import require
 
 WARM = 8

@@ -72,8 +72,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test start trainings side by side, in other processes, because the machine happens to have many cores."""
-    if (module := sys.modules.get("cerebro_eeg.runs.side_by_side")) is not None:
-        monkeypatch.setattr(module, "cores", lambda: 1)
+    for name in ("side_by_side", "training_processes"):
+        if (module := sys.modules.get(f"cerebro_eeg.runs.{name}")) is not None:
+            monkeypatch.setattr(module, "cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")

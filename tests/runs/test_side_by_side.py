@@ -20,15 +20,16 @@ import torch
 import train_stores
 from cerebro_eeg.config import ModelConfig
 from cerebro_eeg.errors import ConfigError, StoppedError, TrainingError
-from cerebro_eeg.runs import finetune, gpu_sharing, side_by_side
+from cerebro_eeg.runs import capacity, finetune, gpu_sharing, side_by_side, training_processes
 from cerebro_eeg.runs.finetune import FinetuneOptions
 from cerebro_eeg.runs.fold_features import FoldFeatures
 from cerebro_eeg.runs.folder import RunFolder
 from cerebro_eeg.runs.rivals import AskedOfRivals
 from cerebro_eeg.runs.settings import Engine
-from cerebro_eeg.runs.side_by_side import ProcessPlan, SeedAndFold, plan_processes
+from cerebro_eeg.runs.side_by_side import ProcessPlan, plan_processes
 from cerebro_eeg.runs.store_predictions import KeptFeatures
 from cerebro_eeg.runs.training import fit_batch, memory_room, room_for_activations
+from cerebro_eeg.runs.training_processes import SeedAndFold, TrainingProcess, TrainingProcesses, started_ahead
 from cerebro_eeg.train.distributed import ProcessGroup
 from cerebro_eeg.train.state import steps_done
 from train_stores import MONTAGES, make_store
@@ -103,6 +104,107 @@ def test_trainings_side_by_side_are_those_one_after_the_other(folder):
     assert files(again.folder) == files(alone.folder)
 
 
+def test_processes_that_were_started_ahead_do_the_same_trainings(folder, tmp_path, monkeypatch):
+    """They get environment variables and the lock of the run later; one that is not needed is killed."""
+    alone, _, _ = train(folder, "before-alone", replace(OPTIONS, seeds=(0, 1)), at_once=1)
+    shutil.copytree(alone.folder, folder / "before")
+    shutil.rmtree(folder / "before" / "seed-1")
+    monkeypatch.setattr(training_processes, "DRIVERS", (tmp_path,))
+    monkeypatch.setattr(training_processes, "cores", lambda: 8)
+    held = []
+    with started_ahead(2, None, "auto", 1) as others:
+        first, second = list(others._waiting)
+        begin = TrainingProcess.begin
+
+        def noted(one, training):
+            begin(one, training)
+            if training is None:
+                held.append(holds(one._process.pid, folder / "before" / ".lock"))
+
+        monkeypatch.setattr(TrainingProcess, "begin", noted)
+        options = replace(OPTIONS, seeds=(0, 1))
+        both = finetune.finetune(
+            folder / "store", folder / "before", preset({}), options, ENGINE, rivals=False, at_once=2, others=others
+        )
+        assert others.taken == [first]
+    assert held == [True]
+    assert second._process.returncode == -signal.SIGKILL
+    assert first._process.returncode == 0
+    assert files(both.folder) == files(alone.folder)
+
+
+def holds(pid, path):
+    """Whether a process has a file open."""
+    found = [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
+    return os.path.realpath(path) in found
+
+
+def test_processes_with_other_threads_are_not_taken(monkeypatch):
+    monkeypatch.setattr(training_processes, "START", "input()")
+    processes = TrainingProcesses()
+    processes.start_ahead(2, {"OMP_NUM_THREADS": "2"})
+    one, other = list(processes._waiting)
+    try:
+        new = processes.take({"OMP_NUM_THREADS": "4", "A": "b"})
+        assert new not in (one, other)
+        assert processes.take({"OMP_NUM_THREADS": "2", "A": "b"}) is one
+        assert processes.taken == [new, one]
+    finally:
+        processes.close()
+        for taken in processes.taken:
+            taken.kill()
+    assert [p._process.poll() for p in (one, other, new)] == [-signal.SIGKILL] * 3
+
+
+@pytest.mark.parametrize(
+    ("trainings", "at_once", "device", "variables", "count"),
+    [
+        (3, None, "auto", {}, 3),
+        (25, None, "cuda:1", {}, 4),
+        (25, 6, "cuda", {}, 6),
+        (25, None, "cpu", {}, 0),
+        (25, 1, "auto", {}, 0),
+        (1, None, "auto", {}, 0),
+        (3, None, "auto", {"WORLD_SIZE": "2"}, 0),
+        (3, None, "auto", {"CUDA_VISIBLE_DEVICES": ""}, 0),
+        (3, None, "auto", {"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+    ],
+)
+def test_as_many_processes_are_started_ahead_as_may_train(
+    tmp_path, monkeypatch, trainings, at_once, device, variables, count
+):
+    for name in ("WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(training_processes, "cores", lambda: 8)
+    monkeypatch.setattr(training_processes, "free_bytes", lambda: 64e9)
+    monkeypatch.setattr(training_processes, "DRIVERS", (tmp_path / "none", tmp_path))
+    asked = []
+    monkeypatch.setattr(TrainingProcesses, "start_ahead", lambda one, *given: asked.append(given))
+    with started_ahead(trainings, at_once, device, None):
+        pass
+    two = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert asked == ([(count, two)] if count else [])
+    monkeypatch.setattr(training_processes, "DRIVERS", (tmp_path / "none",))
+    monkeypatch.setattr(training_processes, "free_bytes", lambda: 2e9)
+    with started_ahead(trainings, at_once, device, None):
+        pass
+    assert len(asked) == bool(count)  # no GPU, so nothing is started
+
+
+def test_little_memory_starts_few_processes_ahead(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_processes, "cores", lambda: 32)
+    monkeypatch.setattr(training_processes, "DRIVERS", (tmp_path,))
+    asked = []
+    monkeypatch.setattr(TrainingProcesses, "start_ahead", lambda one, count, given: asked.append(count))
+    for free in (5e9, 3e9):
+        monkeypatch.setattr(training_processes, "free_bytes", lambda free=free: free)
+        with started_ahead(9, None, "auto", 1):
+            pass
+    assert asked == [3, 0]
+
+
 @pytest.mark.parametrize("readout", [None, "auto"])
 def test_frozen_probes_of_folds_share_their_features_between_processes(folder, weights, readout, monkeypatch):
     options = replace(FROZEN, readout=readout)
@@ -157,7 +259,9 @@ def test_features_that_cannot_be_written_leave_heads_one_after_the_other(folder,
 
 
 def test_what_a_package_prints_in_a_process_is_no_message(folder, monkeypatch):
-    monkeypatch.setattr(side_by_side, "START", "print('hello from a package'); print('{}[');" + side_by_side.START)
+    monkeypatch.setattr(
+        training_processes, "START", "print('hello from a package'); print('{}[');" + training_processes.START
+    )
     found, lines, _ = train(folder, "printing", replace(OPTIONS, seeds=(0, 1)))
     assert len(found.trained) == 2
     assert lines.count("hello from a package") == 1
@@ -177,8 +281,8 @@ def test_an_unforeseen_error_keeps_its_kind_and_its_traceback_aside(folder, monk
         f"def begin(*given): raise {broken}\n"
         "StepComputer.begin = begin\n"
     )
-    start = side_by_side.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
-    monkeypatch.setattr(side_by_side, "START", start)
+    start = training_processes.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
+    monkeypatch.setattr(training_processes, "START", start)
     with pytest.raises(kind, match=words) as caught:
         train(folder, f"broken-{kind.__name__}-{broken[:3]}")
     if kind is RuntimeError:
@@ -210,8 +314,8 @@ def test_an_error_of_a_training_is_its_own_and_ends_all(folder):
 def test_a_process_that_is_killed_is_named_and_the_same_command_goes_on(folder, monkeypatch):
     alone, _, _ = train(folder, "long-alone", replace(OPTIONS, steps=60), at_once=1)
     made = []
-    begin = side_by_side._Worker.begin
-    monkeypatch.setattr(side_by_side._Worker, "begin", lambda one, training: (made.append(one), begin(one, training)))
+    begin = TrainingProcess.begin
+    monkeypatch.setattr(TrainingProcess, "begin", lambda one, training: (made.append(one), begin(one, training)))
     tell = side_by_side._Overview.step
 
     def step(overview, process, **about):
@@ -393,12 +497,13 @@ def test_as_many_trainings_as_suit_the_machine(monkeypatch):
 def test_processes_beside_a_gpu_have_few_threads_unless_somebody_says_otherwise(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     free = replace(ENGINE, threads=None)
-    given = ProcessPlan(3, free, None, 5)
-    assert given.own_threads(CUDA) == 2
-    assert replace(given, engine=replace(free, threads=7)).own_threads(CUDA) is None  # the engine says it
-    assert ProcessPlan(3, free, 4, None).own_threads(torch.device("cpu")) == 4
+    given, two = ProcessPlan(3, free, None, 5), {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert given.thread_variables(CUDA) == two
+    assert replace(given, engine=replace(free, threads=7)).thread_variables(CUDA) == {}  # the engine says it
+    assert ProcessPlan(3, free, 4, None).thread_variables(torch.device("cpu")) == dict.fromkeys(two, "4")
+    assert ProcessPlan(3, replace(free, threads=4), None, None).thread_variables(torch.device("cpu")) == {}
     monkeypatch.setenv("OMP_NUM_THREADS", "9")
-    assert given.own_threads(CUDA) is None
+    assert given.thread_variables(CUDA) == {}
 
 
 def test_ctrl_c_ends_at_once_what_still_saves_after_an_error(folder, tmp_path, monkeypatch):
@@ -415,8 +520,8 @@ def test_ctrl_c_ends_at_once_what_still_saves_after_an_error(folder, tmp_path, m
         "    time.sleep(100)\n"
         "finetune._train = train\n"
     )
-    start = side_by_side.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
-    monkeypatch.setattr(side_by_side, "START", start)
+    start = training_processes.START.replace("from cerebro_eeg.runs", f"exec({patch!r}); from cerebro_eeg.runs")
+    monkeypatch.setattr(training_processes, "START", start)
     lines = []
 
     def say(line):
@@ -452,10 +557,10 @@ def test_copies_of_files_count_as_free_memory_of_a_control_group(tmp_path, monke
     (tmp_path / "memory.max").write_text("8000\n")
     (tmp_path / "memory.current").write_text("7000\n")
     (tmp_path / "memory.stat").write_text("anon 2500\nfile 4500\ninactive_file 3000\nactive_file 1000\nshmem 500\n")
-    monkeypatch.setattr(side_by_side, "_control_groups", lambda: [tmp_path])
-    assert side_by_side.free_bytes() == 5000
+    monkeypatch.setattr(capacity, "_control_groups", lambda: [tmp_path])
+    assert capacity.free_bytes() == 5000
     (tmp_path / "memory.max").write_text("max\n")
-    assert side_by_side.free_bytes() > 5000
+    assert capacity.free_bytes() > 5000
 
 
 def test_a_training_beside_others_takes_the_room_of_one_alone():

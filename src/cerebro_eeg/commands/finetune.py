@@ -10,6 +10,7 @@ from cerebro_eeg.errors import ConfigError
 from cerebro_eeg.progress import Progress
 from cerebro_eeg.runs.results import FinetuneResult
 from cerebro_eeg.runs.settings import Engine, changed_fields, choose, preset_for
+from cerebro_eeg.runs.training_processes import started_ahead
 
 GROUPS = {
     "what learns": ("freeze", "lora", "few", "balanced", "centring", "solver"),
@@ -144,81 +145,84 @@ def finetune(
         set: Any other field, as name=value: finetune.drop_path=0.2.
         engine: How it is carried out; its fields are flags of their own.
     """
-    from cerebro_eeg.report.finetune import report_finetune
-    from cerebro_eeg.runs import few_subjects
-    from cerebro_eeg.runs import finetune as runs
-    from cerebro_eeg.runs.snapshot import model_of
-
+    exact = freeze and solver == "exact"  # heads without steps take less time than the start of a process
     if patience < 1:
         raise ConfigError(f"patience is {patience}; expected at least 1 epoch")
     if untrained != "error" and not (freeze or few or lora is not None):
         raise ConfigError(
             "--untrained is for --freeze, --lora and --few; full fine-tuning trains the rows of new electrodes"
         )
-    if minutes is not None and freeze and solver == "exact":
+    if minutes is not None and exact:
         raise ConfigError("--minutes is for training by steps, and --freeze fits a head without steps; leave it out")
     if few and epochs is not None:
         raise ConfigError("--few counts steps and not epochs; say --steps")
     if seeds < 1 or seed < 0:
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
-    start = None if from_ == "none" else Path(from_)
-    preset, line = preset_for(preset, None if start is None else model_of(start))
-    flags = {
-        "finetune.epochs": epochs,
-        "finetune.warmup_epochs": epochs
-        and min(choose(preset, config, {}, ()).finetune.warmup_epochs, max(1, epochs // 2)),
-        "finetune.batch_size": batch_size,
-        "finetune.peak_lr": lr,
-    }
-    if few:
-        taken = changed_fields(config, flags, set)
-        flags |= {name: value for name, value in few_subjects.HYPERPARAMETERS.items() if name not in taken}
-    chosen = choose(preset, config, flags, set)
-    options = runs.FinetuneOptions(
-        task=task,
-        seeds=tuple(range(seed, seed + seeds)),
-        folds=folds,
-        freeze=freeze,
-        solver=solver,
-        balanced=balanced,
-        centring=None if centring else False,
-        seconds=seconds,
-        stride=stride,
-        labels=labels,
-        patience=patience,
-        steps=steps,
-        minutes=minutes,
-        paper=paper,
-        rate=rate,
-        untrained="as_is" if freeze and from_ == "none" else untrained,
-        lora=lora,
-        few=few or None,
-        readout=readout or ("auto" if freeze and solver == "exact" and not paper else None),
-    )
-    progress, began = Progress(), time.monotonic()
-    say_first(progress, [line, no_report()])
-    if freeze and start is None:
-        progress.say("note: this probes random weights, which is a control and not a model")
-    unused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
-    if start is not None and unused:  # a note and no error: one file may serve trained and new weights alike
-        progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
-    steps_line = StepLine(progress)
-    try:
-        result = runs.finetune(
-            store,
-            out,
-            chosen,
-            options,
-            engine,
-            start,
-            rivals=rivals,
-            random_weights=random_weights,
-            at_once=at_once,
-            say=progress.say,
-            tell=steps_line.tell,
+    with started_ahead(0 if exact else seeds * (folds or 1), at_once, engine.device, engine.threads) as others:
+        from cerebro_eeg.report.finetune import report_finetune
+        from cerebro_eeg.runs import few_subjects
+        from cerebro_eeg.runs import finetune as runs
+        from cerebro_eeg.runs.snapshot import model_of
+
+        start = None if from_ == "none" else Path(from_)
+        preset, line = preset_for(preset, None if start is None else model_of(start))
+        flags = {
+            "finetune.epochs": epochs,
+            "finetune.warmup_epochs": epochs
+            and min(choose(preset, config, {}, ()).finetune.warmup_epochs, max(1, epochs // 2)),
+            "finetune.batch_size": batch_size,
+            "finetune.peak_lr": lr,
+        }
+        if few:
+            taken = changed_fields(config, flags, set)
+            flags |= {name: value for name, value in few_subjects.HYPERPARAMETERS.items() if name not in taken}
+        chosen = choose(preset, config, flags, set)
+        options = runs.FinetuneOptions(
+            task=task,
+            seeds=tuple(range(seed, seed + seeds)),
+            folds=folds,
+            freeze=freeze,
+            solver=solver,
+            balanced=balanced,
+            centring=None if centring else False,
+            seconds=seconds,
+            stride=stride,
+            labels=labels,
+            patience=patience,
+            steps=steps,
+            minutes=minutes,
+            paper=paper,
+            rate=rate,
+            untrained="as_is" if freeze and from_ == "none" else untrained,
+            lora=lora,
+            few=few or None,
+            readout=readout or ("auto" if exact and not paper else None),
         )
-        if result.first:
-            write_page(lambda tell: report_finetune(out, tell=tell), progress)
-    finally:
-        progress.end()
-    return replace(result, seconds=time.monotonic() - began)
+        progress, began = Progress(), time.monotonic()
+        say_first(progress, [line, no_report()])
+        if freeze and start is None:
+            progress.say("note: this probes random weights, which is a control and not a model")
+        unused = [name for name in changed_fields(config, flags, set) if name.startswith(("model.", "objective."))]
+        if start is not None and unused:  # a note and no error: one file may serve trained and new weights alike
+            progress.say(f"note: {', '.join(unused)} is not used with --from: the model is the checkpoint's")
+        steps_line = StepLine(progress)
+        try:
+            result = runs.finetune(
+                store,
+                out,
+                chosen,
+                options,
+                engine,
+                start,
+                rivals=rivals,
+                random_weights=random_weights,
+                at_once=at_once,
+                others=others,
+                say=progress.say,
+                tell=steps_line.tell,
+            )
+            if result.first:
+                write_page(lambda tell: report_finetune(out, tell=tell), progress)
+        finally:
+            progress.end()
+        return replace(result, seconds=time.monotonic() - began)

@@ -69,8 +69,9 @@ from cerebro_eeg.runs.rivals import (
 )
 from cerebro_eeg.runs.settings import Engine, Untrained
 from cerebro_eeg.runs.side_by_side import (
-    SeedAndFold,
+    ProcessPlan,
     can_train_side_by_side,
+    end,
     plan_processes,
     train_side_by_side,
 )
@@ -93,6 +94,7 @@ from cerebro_eeg.runs.training import (
     training_processes,
     training_steps,
 )
+from cerebro_eeg.runs.training_processes import SeedAndFold, TrainingProcesses
 from cerebro_eeg.runs.windows import (
     Electrodes,
     LabelledTask,
@@ -171,6 +173,7 @@ def finetune(
     rivals: bool = True,
     random_weights: bool = False,
     at_once: int | None = None,
+    others: TrainingProcesses | None = None,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> FinetuneResult:
@@ -178,7 +181,7 @@ def finetune(
 
     With ``rivals`` simple features with a linear model are scored on the validation windows as well. On a GPU, or with
     ``random_weights``, so is a head on random weights. ``at_once`` is how many trainings run side by side; None takes
-    what suits this machine.
+    what suits this machine. ``others`` are processes for them, if some have been started already.
     """
     began, folder = time.monotonic(), RunFolder(out)
     time_limit(options.minutes, options.steps)  # raises an error before any work
@@ -207,9 +210,14 @@ def finetune(
         trainings = [SeedAndFold(split.name, seed) for split in splits for seed in seeds]
         if at_once not in (None, 1) and len(trainings) > 1 and not can_train_side_by_side(processes):
             say("note: trainings run one after the other; --at-once takes one process that holds all weights")
-        ahead = _train_side_by_side(shared, trainings, store_folder, folder, at_once, say, tell, rivals, random_weights)
-        if ahead is not None:
-            stack.callback(ahead.stop)
+        ahead = None
+        if others is None:
+            others = stack.enter_context(contextlib.closing(TrainingProcesses()))
+        plan = _plan_side_by_side(shared, trainings, out, at_once, say)
+        if plan is not None:
+            control = random_weights if rivals else None
+            ahead = _train_side_by_side(plan, shared, store_folder, folder, others, control, stack, say, tell)
+        others.close()  # those that nothing is left for
         trained, of_name = [], {split.name: split for split in splits}
         for one in trainings:  # what is finished is only read
             if len(trainings) > 1 and not is_finished(_folder_of(out, one)):
@@ -241,81 +249,90 @@ def _read_splits(store_folder: Path, options: FinetuneOptions) -> tuple[Store, L
     return store, task, splits
 
 
-def _train_side_by_side(
-    shared: "_Shared",
-    trainings: Sequence[SeedAndFold],
-    store_folder: Path,
-    folder: RunFolder,
-    at_once: int | None,
-    say: Say,
-    tell: Tell,
-    rivals: bool,
-    random_weights: bool,
-) -> RivalsAhead | None:
-    """Do the trainings that are not finished yet at the same time, where that suits the machine or was asked for.
+@dataclass(frozen=True)
+class _SideBySide:
+    """Which trainings are not finished yet, and how they are done at the same time."""
 
-    Meanwhile this process computes what the rivals answer.
-    """
-    out, processes = folder.path, shared.processes
+    plan: ProcessPlan
+    waiting: Sequence[SeedAndFold]
+
+
+def _plan_side_by_side(
+    shared: "_Shared", trainings: Sequence[SeedAndFold], out: Path, at_once: int | None, say: Say
+) -> _SideBySide | None:
+    """Return how the trainings that are not finished yet are done at the same time; None for one after the other."""
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
     if not waiting:
         return None
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
     batch = max(fit_batch(batch, len(of_split), shared.options.paper, lambda line: None) for of_split in windows)
-    plan = plan_processes(at_once, len(trainings), processes, shared.engine, config, windows, batch, say)
-    if plan is None:
+    plan = plan_processes(at_once, len(trainings), shared.processes, shared.engine, config, windows, batch, say)
+    return None if plan is None else _SideBySide(plan, waiting)
+
+
+def _train_side_by_side(
+    chosen: _SideBySide,
+    shared: "_Shared",
+    store_folder: Path,
+    folder: RunFolder,
+    others: TrainingProcesses,
+    control: bool | None,
+    stack: contextlib.ExitStack,
+    say: Say,
+    tell: Tell,
+) -> RivalsAhead | None:
+    """Do the trainings at the same time. Meanwhile this process computes what the rivals answer.
+
+    ``control`` asks for a head on random weights beside the rivals; None asks for no rivals. What the processes and the
+    rivals need is given up with ``stack``: processes take a while to end, and this one need not wait for it here.
+    """
+    plan, waiting, out, device = chosen.plan, chosen.waiting, folder.path, shared.processes.device
+    environment: Mapping[str, str] | None = {}
+    engine = plan.engine
+    if device.type == "cuda":
+        environment = stack.enter_context(shared_gpu(device, say))
+    if environment is None:
         return None
-    with contextlib.ExitStack() as stack:
-        environment: Mapping[str, str] | None = {}
-        engine = plan.engine
-        if processes.device.type == "cuda":
-            environment = stack.enter_context(shared_gpu(processes.device, say))
-        if environment is None:
-            return None
-        if (threads := plan.own_threads(processes.device)) is not None:
-            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-            environment = {**environment, **dict.fromkeys(names, str(threads))}
-        if "CUDA_VISIBLE_DEVICES" in environment:
-            engine = dataclasses.replace(engine, device="cuda")
-        say(plan.line(len(waiting)))
-        features = None
-        if shared.folds is not None:
-            _compute_features(shared, say)
-            try:
-                features = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=FEATURES, dir=out)))
-                shared.folds.save(features)
-            except OSError as error:
-                say(f"note: heads are fitted one after the other: features cannot be written ({error.strerror})")
-                return None
-        settings = {
-            "store": str(store_folder.absolute()),
-            "out": str(out.absolute()),
-            "preset": to_dict(shared.preset),
-            "options": to_dict(shared.options),
-            "engine": to_dict(engine),
-            "start": None if shared.start is None else str(shared.start),
-            "at_once": plan.processes,
-            "features": None if features is None else str(features),
-            "room": plan.room,
-        }
-        done = functools.partial(_line, out)
-        ahead = _rivals_ahead(shared, out, random_weights) if rivals else None
+    environment = {**environment, **plan.thread_variables(device)}
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        engine = dataclasses.replace(engine, device="cuda")
+    say(plan.line(len(waiting)))
+    features = None
+    if shared.folds is not None:
+        _compute_features(shared, say)
         try:
-            train_side_by_side(
-                settings,
-                waiting,
-                plan.processes,
-                done=done,
-                environment=environment,
-                descriptors=folder.lock_descriptors(),
-                say=say,
-                tell=tell,
-            )
-        except BaseException:
-            if ahead is not None:
-                ahead.stop()
-            raise
+            features = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=FEATURES, dir=out)))
+            shared.folds.save(features)
+        except OSError as error:
+            say(f"note: heads are fitted one after the other: features cannot be written ({error.strerror})")
+            return None
+    settings = {
+        "store": str(store_folder.absolute()),
+        "out": str(out.absolute()),
+        "preset": to_dict(shared.preset),
+        "options": to_dict(shared.options),
+        "engine": to_dict(engine),
+        "start": None if shared.start is None else str(shared.start),
+        "at_once": plan.processes,
+        "features": None if features is None else str(features),
+        "room": plan.room,
+    }
+    stack.callback(end, others)
+    ahead = None if control is None else _rivals_ahead(shared, out, control)
+    if ahead is not None:
+        stack.callback(ahead.stop)
+    train_side_by_side(
+        settings,
+        waiting,
+        plan.processes,
+        others,
+        done=functools.partial(_line, out),
+        environment=environment,
+        descriptors=folder.lock_descriptors(),
+        say=say,
+        tell=tell,
+    )
     return ahead
 
 

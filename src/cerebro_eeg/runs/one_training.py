@@ -1,8 +1,11 @@
 """A process of ``side_by_side.py``: it does trainings of ``finetune``, one after the other, as it is told.
 
-It reads and writes lines of JSON. What else would be written to standard output goes to standard error.
+It reads and writes lines of JSON (``training_processes.py``). What else would be written to standard output goes to
+standard error. While it waits for the first line, it imports what every training needs.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import queue
@@ -12,15 +15,19 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cerebro_eeg import errors
 from cerebro_eeg.errors import CerebroError
-from cerebro_eeg.runs.side_by_side import SeedAndFold, lines_of
-from cerebro_eeg.train.loop import StepReport
+from cerebro_eeg.runs.training_processes import SeedAndFold, lines_of, received_locks
+
+if TYPE_CHECKING:
+    from cerebro_eeg.train.loop import StepReport
 
 EVERY = 0.2
 """Seconds between two reports of steps."""
+NEEDED = ("cerebro_eeg.runs.finetune", "sklearn.metrics")
+"""Modules that take long to import, in the order in which a training needs them. None may look for a GPU."""
 
 
 class Answers:
@@ -45,7 +52,7 @@ class Answers:
         """Have a line printed."""
         self.send("say", line)
 
-    def tell(self, report: StepReport, steps: int, batch: int) -> None:
+    def tell(self, report: "StepReport", steps: int, batch: int) -> None:
         """Have a step shown, if the last one was shown some time ago."""
         now = time.monotonic()
         if now - self._last >= EVERY or report.step == steps:
@@ -66,6 +73,10 @@ class AskedTrainings:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while (line := self._lines.get()) is not None:
             yield line
+
+    def are_here(self) -> bool:
+        """Return whether there is a line to read, or will be none."""
+        return not self._lines.empty()
 
     def begin(self) -> bool:
         """Note that a training begins, and return whether it still may."""
@@ -91,10 +102,13 @@ class AskedTrainings:
 def main() -> None:
     """Do the trainings that the process is asked for."""
     answers, asked = Answers(), AskedTrainings()
+    import_ahead(asked)
     lines = iter(asked)
     settings = next(lines, None)
     if settings is None:
         return
+    received_locks(sys.argv[2])  # they are held until this process ends
+    os.environ.update(settings["environment"])  # before the first look at a GPU
     try:
         from cerebro_eeg.runs.finetune import trainer
 
@@ -112,6 +126,15 @@ def main() -> None:
     except Exception as error:
         words = {"kind": "TrainingError", "text": type(error).__name__, "trace": traceback.format_exc()}
         answers.send("failed", words)
+
+
+def import_ahead(asked: AskedTrainings) -> None:
+    """Import what trainings need, until there is something to do."""
+    for name in NEEDED:
+        if asked.are_here():
+            return
+        with contextlib.suppress(ImportError):  # the training will say what is missing
+            importlib.import_module(name)
 
 
 def _kind(error: CerebroError) -> str:

@@ -1,5 +1,6 @@
 """Optimizer and schedule: AdamW with the paper's decay groups, layer-wise decay, and a cosine after a warm-up."""
 
+import inspect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,6 +65,19 @@ def layer_of(name: str, depth: int) -> int:
     return depth + 1 if parts[1] == "norm" else 0
 
 
+class UncompiledAdamW(torch.optim.AdamW):
+    """AdamW without a wrapper of torch's methods that imports torch's compiler, which takes a second or more.
+
+    The wrapper hides optimizers from ``torch.compile``. Steps of ours are never compiled as a whole.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def adamw(
     module: nn.Module,
     groups: Iterable[ParameterGroup],
@@ -77,4 +91,4 @@ def adamw(
     listed = [
         {"params": [parameters[name] for name in g.names], "weight_decay": g.decay, "factor": g.factor} for g in groups
     ]
-    return torch.optim.AdamW(listed, lr=0.0, betas=betas, fused=fused, capturable=capturable)
+    return UncompiledAdamW(listed, lr=0.0, betas=betas, fused=fused, capturable=capturable)
