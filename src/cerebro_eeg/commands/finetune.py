@@ -159,6 +159,7 @@ def finetune(
     if seeds < 1 or seed < 0:
         raise ConfigError(f"seeds is {seeds} and seed {seed}; expected at least 1 and at least 0")
     with started_ahead(0 if exact else seeds * (folds or 1), at_once, engine.device, engine.threads) as others:
+        from cerebro_eeg.report import figures
         from cerebro_eeg.report.finetune import report_finetune
         from cerebro_eeg.runs import few_subjects
         from cerebro_eeg.runs import finetune as runs
@@ -218,6 +219,7 @@ def finetune(
                 random_weights=random_weights,
                 at_once=at_once,
                 others=others,
+                meanwhile=figures.import_ahead,
                 say=progress.say,
                 tell=steps_line.tell,
             )

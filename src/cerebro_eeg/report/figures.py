@@ -51,6 +51,13 @@ def check_picture(path: Path, kinds: Sequence[str] = KINDS) -> None:
         raise ConfigError(f"a picture cannot be made: {import_trouble(error, 'matplotlib')}") from None
 
 
+def import_ahead() -> None:
+    """Import what draws and saves figures, which takes a second, while a command waits for something else."""
+    with contextlib.suppress(ImportError):
+        import matplotlib.backends.backend_svg
+        import matplotlib.figure  # noqa: F401
+
+
 @contextlib.contextmanager
 def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
     """Yield an empty figure of this size in inches; it is saved at ``path`` when the block ends without an error."""

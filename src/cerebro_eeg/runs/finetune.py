@@ -174,6 +174,7 @@ def finetune(
     random_weights: bool = False,
     at_once: int | None = None,
     others: TrainingProcesses | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
     say: Say = lambda line: None,
     tell: Tell = lambda report, steps, batch: None,
 ) -> FinetuneResult:
@@ -181,7 +182,8 @@ def finetune(
 
     With ``rivals`` simple features with a linear model are scored on the validation windows as well. On a GPU, or with
     ``random_weights``, so is a head on random weights. ``at_once`` is how many trainings run side by side; None takes
-    what suits this machine. ``others`` are processes for them, if some have been started already.
+    what suits this machine. ``others`` are processes for them, if some have been started already, and ``meanwhile`` is
+    called by a thread while they train.
     """
     began, folder = time.monotonic(), RunFolder(out)
     time_limit(options.minutes, options.steps)  # raises an error before any work
@@ -215,8 +217,8 @@ def finetune(
             others = stack.enter_context(contextlib.closing(TrainingProcesses()))
         plan = _plan_side_by_side(shared, trainings, out, at_once, say)
         if plan is not None:
-            control = random_weights if rivals else None
-            ahead = _train_side_by_side(plan, shared, store_folder, folder, others, control, stack, say, tell)
+            ask = functools.partial(_rivals_ahead, shared, out, random_weights, meanwhile) if rivals else None
+            ahead = _train_side_by_side(plan, shared, store_folder, folder, others, ask, stack, say, tell)
         others.close()  # those that nothing is left for
         trained, of_name = [], {split.name: split for split in splits}
         for one in trainings:  # what is finished is only read
@@ -277,15 +279,15 @@ def _train_side_by_side(
     store_folder: Path,
     folder: RunFolder,
     others: TrainingProcesses,
-    control: bool | None,
+    ask_rivals: Callable[[], RivalsAhead | None] | None,
     stack: contextlib.ExitStack,
     say: Say,
     tell: Tell,
 ) -> RivalsAhead | None:
     """Do the trainings at the same time. Meanwhile this process computes what the rivals answer.
 
-    ``control`` asks for a head on random weights beside the rivals; None asks for no rivals. What the processes and the
-    rivals need is given up with ``stack``: processes take a while to end, and this one need not wait for it here.
+    ``ask_rivals`` begins that. What the processes and the rivals need is given up with ``stack``: processes take a
+    while to end, and this one need not wait for it here.
     """
     plan, waiting, out, device = chosen.plan, chosen.waiting, folder.path, shared.processes.device
     environment: Mapping[str, str] | None = {}
@@ -319,7 +321,7 @@ def _train_side_by_side(
         "room": plan.room,
     }
     stack.callback(end, others)
-    ahead = None if control is None else _rivals_ahead(shared, out, control)
+    ahead = None if ask_rivals is None else ask_rivals()
     if ahead is not None:
         stack.callback(ahead.stop)
     train_side_by_side(
@@ -556,7 +558,7 @@ def _asked_of_rivals(shared: _Shared, splits: Sequence[Split]) -> AskedOfRivals:
     )
 
 
-def _rivals_ahead(shared: _Shared, out: Path, random_weights: bool) -> RivalsAhead | None:
+def _rivals_ahead(shared: _Shared, out: Path, random_weights: bool, then: Callable[[], None]) -> RivalsAhead | None:
     """Begin to compute what the rivals answer, unless the run keeps it or validation windows are missing."""
     if any(split.validation is None or not len(split.validation) for split in shared.splits):
         return None
@@ -571,7 +573,7 @@ def _rivals_ahead(shared: _Shared, out: Path, random_weights: bool) -> RivalsAhe
             dataclasses.replace(config, signal=signal_of(shared.store)),
             {split.name: readout for split in shared.splits},
         )
-    return RivalsAhead(_asked_of_rivals(shared, shared.splits), control)
+    return RivalsAhead(_asked_of_rivals(shared, shared.splits), control, then)
 
 
 def _train(shared: _Shared, split: Split, seed: int, folder: RunFolder, say: Say, tell: Tell) -> TrainedResult:

@@ -291,11 +291,13 @@ class Control:
 class RivalsAhead:
     """Computes the answers of rivals in a thread, while other processes train.
 
-    ``control`` is the head on random weights, if one is asked for and is known already.
+    ``control`` is the head on random weights, if one is asked for and is known already. ``then`` is called last.
     """
 
-    def __init__(self, asked: AskedOfRivals, control: Control | None = None) -> None:
-        self._stop = threading.Event()
+    def __init__(
+        self, asked: AskedOfRivals, control: Control | None = None, then: Callable[[], None] = lambda: None
+    ) -> None:
+        self._stop, self._then = threading.Event(), then
         self.asked, self.control = replace(asked, stopped=self._stop.is_set), control
         self._simple: tuple[SimpleFeatures, dict[str, dict[str, RivalAnswers]]] | None = None
         self._random: dict[str, RivalAnswers] | None = None
@@ -315,6 +317,7 @@ class RivalsAhead:
             self._simple = self.asked.simple()
             if self.control is not None:
                 self._random = self.asked.random(self.control, lambda line: None)
+            self._then()
         except Exception as error:
             self._error = error
 
