@@ -124,6 +124,32 @@ def test_layers_learn_slower_the_lower_they_are():
         assert layer_of(name, 2) == 0
 
 
+@pytest.mark.parametrize("fused", [None, True])
+def test_steps_of_adamw_are_torchs_bit_for_bit(fused):
+    """Our subclass leaves wrappers of its methods out, and nothing else."""
+    weights = []
+    for own in (True, False):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(7, 5)
+        groups = group_parameters(torch.nn.ModuleDict({"encoder": layer}), 0.1, 0.5)
+        optimizer = adamw(torch.nn.ModuleDict({"encoder": layer}), groups, (0.9, 0.98), fused=fused)
+        if not own:
+            listed = [{**group, "lr": 0.0} for group in optimizer.param_groups]
+            optimizer = torch.optim.AdamW(listed, lr=0.0, betas=(0.9, 0.98), fused=fused)
+        for step in range(12):
+            if step == 6:
+                optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.zero_grad(set_to_none=True)
+            layer(torch.randn(3, 7)).square().sum().backward()
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (step + 1) * group["factor"]
+            optimizer.step()
+        weights.append(torch.cat([p.detach().flatten() for p in layer.parameters()]))
+        assert all(not p.grad.isnan().any() for p in layer.parameters())
+    assert torch.equal(*weights)
+    assert weights[0].abs().sum() > 0
+
+
 def test_adamw_is_torchs_with_our_groups():
     model = Cerebro(2, config=small())
     optimizer = adamw(model, group_parameters(model, 0.05, 0.5, 2), (0.9, 0.98))

@@ -36,6 +36,8 @@ def start_tables(encoder: nn.Module, std: float) -> None:
 
     Row 0 of the electrodes is zero: it belongs to pads and to channels without a second electrode.
     """
+    if encoder.get_parameter("electrodes").is_meta:  # there are shapes alone; torch 2.11 imports its compiler for this
+        return
     for parameter in encoder.parameters(recurse=False):
         nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(encoder.get_parameter("electrodes")[0])
