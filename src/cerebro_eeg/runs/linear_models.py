@@ -18,8 +18,9 @@ Legend: **B** windows, **P** features, **Q** principal axes, **K** outputs.
 """
 
 import copy
+import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -364,10 +365,9 @@ class _Space:
         """Return the features along the axes, (B, Q); on request without the mean of each subject."""
         if not centred:
             return self._x_BQ
-        _, place_B = np.unique(self._group_B, return_inverse=True)
-        sum_GQ = np.zeros((place_B.max() + 1, self._x_BQ.shape[1]))
-        np.add.at(sum_GQ, place_B, self._x_BQ)
-        mean_GQ = sum_GQ / np.bincount(place_B)[:, None]
+        groups, place_B = np.unique(self._group_B, return_inverse=True)
+        own = [self._x_BQ[place_B == place] for place in range(len(groups))]
+        mean_GQ = np.stack([x_BQ.mean(0, dtype=np.float64) for x_BQ in own])
         return (self._x_BQ - mean_GQ[place_B]).astype(np.float32)
 
     def turned_back(self, weight_KQ: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -430,20 +430,30 @@ def _held_out(
     return found
 
 
-def subject_folds(data: LabelledFeatures, repeat: int = 0) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Yield the windows to fit and those held out, so that no subject is in both; classes are spread over the folds."""
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""The windows to fit and those held out."""
+
+
+def subject_folds(data: LabelledFeatures, repeat: int = 0) -> Sequence[Fold]:
+    """Return folds in which no subject is both fitted and held out; classes are spread over the folds."""
+    labels = tuple(data.label_B.tolist()) if data.target_BK is None else ()
+    folds = _folds(labels, tuple(data.group_B.tolist()), repeat)
+    return [(fitted.copy(), held.copy()) for fitted, held in folds]
+
+
+@functools.lru_cache(maxsize=64)
+def _folds(labels: tuple[int, ...], groups: tuple[Hashable, ...], repeat: int) -> Sequence[Fold]:
+    """Return the folds, which all methods of a comparison share: scikit-learn takes a while to make them."""
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
-    count = min(FOLDS, len(np.unique(data.group_B)))
-    if data.target_BK is None and np.bincount(data.label_B).max() >= count:  # with fewer windows it refuses
+    count, label_B = min(FOLDS, len(set(groups))), np.array(labels or [0] * len(groups))
+    if labels and np.bincount(label_B).max() >= count:  # with fewer windows it refuses
         folds: Any = StratifiedGroupKFold(count, shuffle=True, random_state=repeat)
     else:
         folds = GroupKFold(count, shuffle=True, random_state=repeat)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a class with fewer subjects than folds is missing in some
-        for fitted, held in folds.split(data.label_B, data.label_B, data.group_B):
-            if len(held):
-                yield fitted, held
+        return [(fitted, held) for fitted, held in folds.split(label_B, label_B, np.array(groups)) if len(held)]
 
 
 def _part(data: LabelledFeatures, chosen: NDArray[np.intp]) -> LabelledFeatures:
@@ -473,25 +483,25 @@ def fit_path(
         return _ridge_path(truth.target_BK, x_BQ, strengths)
     present = np.unique(truth.label_B)
     found = []
-    # The variances of all features sum to 1, so gradients are small: a larger tolerance ends strong fits at once.
-    model: Any = LogisticRegression(
-        max_iter=200, tol=1e-4, warm_start=True, class_weight="balanced" if balanced else None
-    )
-    for strength in strengths:
-        weight_KQ, bias_K = np.zeros((truth.outputs, x_BQ.shape[1])), np.full(truth.outputs, -30.0)
-        if len(present) == 1:
-            bias_K[present] = 0.0
-            found.append((weight_KQ, bias_K))
-            continue
-        # These products are small: beside other work, threads that wait for each other take a hundred times as long.
-        with warnings.catch_warnings(), threadpool_limits(1):
-            warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; held-out subjects decide
+    # These products are small: beside other work, threads that wait for each other take a hundred times as long.
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore", ConvergenceWarning)  # weak ones may stop early; held-out subjects decide
+        # The variances of all features sum to 1, so gradients are small: a larger tolerance ends strong fits at once.
+        model: Any = LogisticRegression(
+            max_iter=200, tol=1e-4, warm_start=True, class_weight="balanced" if balanced else None
+        )
+        for strength in strengths:
+            weight_KQ, bias_K = np.zeros((truth.outputs, x_BQ.shape[1])), np.full(truth.outputs, -30.0)
+            if len(present) == 1:
+                bias_K[present] = 0.0
+                found.append((weight_KQ, bias_K))
+                continue
             model.set_params(C=strength).fit(x_BQ, truth.label_B)
-        if len(present) == 2:  # scikit-learn has one row: the second class against the first
-            weight_KQ[present[1]], bias_K[present] = model.coef_[0], [0.0, model.intercept_[0]]
-        else:
-            weight_KQ[present], bias_K[present] = model.coef_, model.intercept_
-        found.append((weight_KQ, bias_K))
+            if len(present) == 2:  # scikit-learn has one row: the second class against the first
+                weight_KQ[present[1]], bias_K[present] = model.coef_[0], [0.0, model.intercept_[0]]
+            else:
+                weight_KQ[present], bias_K[present] = model.coef_, model.intercept_
+            found.append((weight_KQ, bias_K))
     return found
 
 
