@@ -6,6 +6,7 @@ memory with an argument. Here the tests check it (``torch.library.opcheck``), an
 that computes gradients has no gradient itself, and so needs no Python for autograd: see :func:`last`.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,11 +27,36 @@ def operator(name: str) -> Callable[[Callable[..., object]], Any]:
     def register(function: Callable[..., object]) -> Any:
         schema = torch.library.infer_schema(function, mutates_args=())
         torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
-        torch.library.register_kernel(name, None, function)
+        torch.library.impl(name, "default", torch._disable_dynamo(_Untraced(function)))  # type: ignore[attr-defined]
         namespace, own = name.split("::")
         return getattr(getattr(torch.ops, namespace), own).default
 
     return register
+
+
+class _Untraced:
+    """A function that ``torch.compile`` must not look into.
+
+    ``torch._disable_dynamo``, which ``torch.library.register_kernel`` takes, imports the compiler in the first call,
+    which takes seconds. It first asks the function for what it has stored there. So this answers with the function
+    itself, as long as nobody has imported the compiler.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *args: object) -> object:
+        return self._function(*args)
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        if name != "__dynamo_disable":
+            raise AttributeError(name)
+        disable: Any = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+        if disable is None:
+            return self._function
+        found: Callable[..., object] = disable(self._function)
+        self.__dict__[name] = found
+        return found
 
 
 def fake(of: Any) -> Callable[[Function], Function]:
