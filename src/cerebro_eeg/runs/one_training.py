@@ -4,7 +4,9 @@ It reads and writes lines of JSON (``training_processes.py``). What else would b
 standard error. While it waits for the first line, it imports what every training needs.
 """
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -101,6 +103,7 @@ class AskedTrainings:
 
 def main() -> None:
     """Do the trainings that the process is asked for."""
+    atexit.register(gc.freeze)  # an end without a last look for garbage
     answers, asked = Answers(), AskedTrainings()
     import_ahead(asked)
     lines = iter(asked)
