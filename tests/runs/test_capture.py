@@ -384,6 +384,27 @@ def test_graphs_are_given_up_together_and_a_new_place_is_taken_for_the_next():
         assert capture._now is None
 
 
+@pytest.mark.parametrize(("failures", "replayed"), [(1, True), (2, True), (3, False)])
+def test_a_recording_that_is_disturbed_is_tried_again(failures, replayed, monkeypatch):
+    """Another thread that gives up a tensor of the GPU, such as a profiler, makes a recording fail."""
+    record, asked = CallRecorder.record, []
+
+    def disturbed(recorder, compute):
+        asked.append(recorder)
+        if len(asked) <= failures:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        return record(recorder, compute)
+
+    monkeypatch.setattr(CallRecorder, "record", disturbed)
+    with recorded_calls() as calls:
+        capture = Capture(lambda form, tensors: tensors[0] * 2, CPU)
+        for number in range(6):
+            assert capture("a", [torch.full((3,), float(number))]).tolist() == [2.0 * number] * 3
+        assert (calls.replays > 0) is replayed
+    assert len(set(asked)) == min(failures + 1, 3)  # each try has a place of its own
+    assert (capture.refused is None) is replayed
+
+
 def test_forms_beyond_a_dozen_are_computed_plainly(monkeypatch):
     monkeypatch.setattr(fast.capture, "MOST_FORMS", 2)
     with recorded_calls() as calls:

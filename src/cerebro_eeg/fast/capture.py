@@ -5,8 +5,8 @@ CUDA graph launches them all at once. It repeats exactly the same kernels, so re
 
 A graph holds for one form of the inputs, that is for one set of shapes. :class:`Capture` computes the first inputs of a
 form plainly, which also compiles kernels and fills caches. The second time it computes plainly, records, replays, and
-compares. Only a graph that gives what the plain computation gives is replayed from then on. What cannot be recorded, or
-differs, is computed plainly, and ``Capture.refused`` says why.
+compares. Only a graph that gives what the plain computation gives is replayed from then on. What differs, or cannot be
+recorded in three tries, is computed plainly, and ``Capture.refused`` says why.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ from cerebro_eeg.fast.graph import Snapshot, own_stream
 Inputs = Sequence[Tensor | None]
 """Tensors on the device, in an order that the caller knows."""
 T = TypeVar("T")
+TRIES = 3
+"""Failures to record after which nothing is recorded any more; another thread may have disturbed the first ones."""
 MOST_FORMS = 12
 """Forms that are recorded; others are computed plainly. Each new one may need more memory."""
 SAME = 1e-3
@@ -204,6 +206,7 @@ class Capture:
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded] = {}
         self._now: _Recorded | None = None
+        self._failures = 0
         self.refused: str | None = None
         """Why computations are not replayed; None where they are, or where that was not tried yet."""
 
@@ -265,6 +268,10 @@ class Capture:
                     return
             except RuntimeError as error:
                 reason = " ".join(str(error).split())[:200]
+                self._failures = TRIES if isinstance(error, torch.OutOfMemoryError) else self._failures + 1
+                if self._failures < TRIES:
+                    self._recorded, self._recorder = {}, None  # graphs are given up together
+                    return
         self._give_up(reason)
 
     def _forget_changed(self) -> None:

@@ -122,7 +122,7 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
     run.saved = time.monotonic()
     batches = run.task.micro_batches(progress.step, run.steps)
     with _asked_to_stop() as asked, contextlib.closing(batches):  # type: ignore[type-var]
-        ahead, computer = _Prefetch(batches), StepComputer(run)
+        ahead, computer, told = _Prefetch(batches), StepComputer(run), False
         while progress.step < run.steps and not progress.notes.get("finished"):
             began = time.monotonic()
             due = processes.first and began - run.saved > run.save_seconds
@@ -135,6 +135,11 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
                 _raise_not_finite(run, micro_batches, found.losses)
             computer.update()
             progress.step += 1
+            if computer.refused is not None and not told:
+                told = True
+                run.say(
+                    f"note: steps are not captured as a CUDA graph ({computer.refused}), so small steps wait for Python"
+                )
             values = dict(zip(run.task.names, found.values, strict=True))
             yield StepReport(progress.step, found.loss, values, found.norm, rate, time.monotonic() - began)
             asked_for = progress.notes.pop("save", False)
@@ -144,10 +149,6 @@ def train(run: TrainingRun) -> Iterator[StepReport]:
                 save(run)
             if stop and progress.step < run.steps:
                 raise StoppedError(f"stopped after step {progress.step:,} of {run.steps:,}; the same command goes on")
-        if computer.refused is not None:
-            run.say(
-                f"note: steps were not captured as a CUDA graph ({computer.refused}), so small steps wait for Python"
-            )
 
 
 def save(run: TrainingRun) -> None:
