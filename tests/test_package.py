@@ -1,9 +1,11 @@
 """The package as a stranger meets it: what is installed, what an import costs, which names there are."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points, metadata, version
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -71,24 +73,30 @@ def test_types_are_shipped() -> None:
 
 TRAINING = """
 import sys
+from pathlib import Path
 import numpy as np
-import torch
-import cerebro_eeg.cli, cerebro_eeg.runs.predict, cerebro_eeg.runs.finetune
+import cerebro_eeg.cli, cerebro_eeg.runs.predict
 from cerebro_eeg import Cerebro
-from cerebro_eeg.train.optim import adamw, group_parameters
+from cerebro_eeg.runs.finetune import FinetuneOptions, finetune
+from cerebro_eeg.runs.settings import Engine
+from train_stores import make_store
+from train_worker import preset
 
 model = Cerebro.from_pretrained("small-open")
 model.embed(np.random.randn(2, 1280) * 20, ch_names=["Fp1", "O1"], sfreq=256.0)
-optimizer = adamw(model, group_parameters(model, 0.05), (0.9, 0.98))
-model.encoder.embed.weight.sum().backward()
-optimizer.step()
-optimizer.zero_grad()
-optimizer.load_state_dict(optimizer.state_dict())
-print("torch._dynamo" in sys.modules)
+folder = Path(sys.argv[1])
+make_store(folder / "store", 9, 8)
+options = FinetuneOptions(task="alpha", steps=4, seconds=1.0, paper=True)
+engine = Engine(device="cpu", readers=0, threads=1)
+finetune(folder / "store", folder / "run", preset({}), options, engine, rivals=False)
+print([name for name in ("torch._dynamo", "torch.distributed.tensor") if name in sys.modules])
 """
 
 
-def test_features_and_trainings_need_no_compiler():
-    """The import of torch's compiler takes as long as that of torch, or longer. Only compilation asks for it."""
-    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+def test_features_and_trainings_import_neither_compiler_nor_sharding(tmp_path):
+    """Each takes as long as the import of torch, or longer. Only compilation and FSDP2 need them."""
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-c", TRAINING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **path})
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -7,6 +7,7 @@ Parameters stay float32, and autocast chooses the precision of the arithmetic.
 
 import contextlib
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -215,9 +216,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def _is_sharded(tensor: Tensor) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
+    """Return whether a tensor is sharded. Only FSDP2 imports the class of such tensors, which takes seconds."""
+    return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
 
 def copy_into(whole_tensor: Tensor, target: Any) -> None:
