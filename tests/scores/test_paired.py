@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cerebro_eeg.errors import InputError
-from cerebro_eeg.scores.paired import paired
+from cerebro_eeg.scores import paired as module
+from cerebro_eeg.scores.paired import paired, paired_with_all
 from cerebro_eeg.scores.predictions import Predictions, headline
 
 
@@ -85,3 +86,27 @@ def test_other_windows_are_refused() -> None:
     one = predictions(1.0)
     with pytest.raises(InputError, match="different windows"):
         paired([one], replace(one, truth=1 - one.truth))
+
+
+def test_several_rivals_are_each_compared_as_if_alone(monkeypatch):
+    """Our own draws are made once for all of them."""
+    ours = [predictions(0.4, seed) for seed in (1, 2)]
+    rivals = [predictions(0.2, 3), predictions(1.0, 4), predictions(2.0, 5)]
+    alone = [paired(ours, rival) for rival in rivals]
+    drawn, draw_scores = [], module.draw_scores
+
+    def noted(given, *more, **how):
+        drawn.append(given)
+        return draw_scores(given, *more, **how)
+
+    monkeypatch.setattr(module, "draw_scores", noted)
+    assert paired_with_all(ours, rivals) == alone
+    assert drawn == [ours, [rivals[0]], [rivals[1]], [rivals[2]]]
+
+
+def test_without_draws_there_is_a_difference_and_no_interval():
+    ours, rival = predictions(0.4, 1), predictions(1.0, 4)
+    found, whole = paired_with_all([ours], [rival], resamples=0)[0], paired([ours], rival)
+    assert (found.difference, found.ours, found.rival) == (whole.difference, whole.ours, whole.rival)
+    assert whole.low is not None
+    assert (found.low, found.high, found.above, found.below) == (None,) * 4

@@ -40,7 +40,7 @@ from cerebro_eeg.runs.rivals import (
 )
 from cerebro_eeg.runs.store_predictions import to_predictions
 from cerebro_eeg.runs.windows import LabelledTask, Split, find_splits, pick_targets, plain_electrodes
-from cerebro_eeg.scores.paired import Paired, paired
+from cerebro_eeg.scores.paired import Paired, paired_with_all
 from cerebro_eeg.train.distributed import ProcessGroup
 
 Say = Callable[[str], None]
@@ -212,8 +212,9 @@ def _add(
     trained: Sequence[Ours],
     resamples: int,
 ) -> None:
-    for name, rival in found.items():
-        pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
+    answered = [rival.predictions for rival in found.values()]
+    pairs = paired_with_all([one.predictions for one in trained], answered, resamples=resamples)
+    for (name, rival), pair in zip(found.items(), pairs, strict=True):
         of_folds.setdefault(name, []).append(pair)
         answers.setdefault(name, []).append(rival)
 

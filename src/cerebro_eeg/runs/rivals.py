@@ -53,7 +53,7 @@ from cerebro_eeg.runs.readout_choice import (
 )
 from cerebro_eeg.runs.store_predictions import KeptFeatures, predict_windows, to_predictions
 from cerebro_eeg.runs.windows import Split, needs_encoder, pick_targets, signal_of
-from cerebro_eeg.scores.paired import Paired, paired
+from cerebro_eeg.scores.paired import Paired, paired_with_all
 from cerebro_eeg.scores.predictions import Predictions, choose_threshold, threshold_level
 from cerebro_eeg.scores.tables import title
 from cerebro_eeg.train.distributed import ProcessGroup
@@ -379,6 +379,7 @@ def compare_with_rivals(
             replace(config, signal=signal_of(store)), {fold: control_of(trained) for fold, trained in ours.items()}
         )
         random = (asked if ahead is None else ahead).random(control, say)
+    draws = resamples if len(asked.splits) == 1 else 0  # several folds have no interval: see _mean
     of_folds: dict[str, list[Paired]] = {}
     answers: dict[str, list[RivalAnswers]] = {}
     for split in asked.splits:
@@ -386,9 +387,10 @@ def compare_with_rivals(
         found = {**simple[split.name], CHANCE: chance_predictions(store, split, part)}
         if random_weights:
             found[RANDOM] = random[split.name]
-        for name, rival in found.items():
+        answered = [rival.predictions for rival in found.values()]
+        pairs = paired_with_all([one.predictions for one in trained], answered, resamples=draws)
+        for (name, rival), pair in zip(found.items(), pairs, strict=True):
             _keep(run, part, split.name, name, rival.predictions)
-            pair = paired([one.predictions for one in trained], rival.predictions, resamples=resamples)
             of_folds.setdefault(name, []).append(pair)
             answers.setdefault(name, []).append(rival)
     rows = joined_rows(of_folds, answers, [one for trained in ours.values() for one in trained])

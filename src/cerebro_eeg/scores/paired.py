@@ -89,9 +89,24 @@ def difference(ours: DrawnScores, rival: DrawnScores) -> Paired:
 
 def paired(ours: Sequence[Predictions], rival: Predictions, *, resamples: int = 1000, seed: int = 0) -> Paired:
     """Compare predictions of one or several seeds, whose scores are averaged, with those of a rival."""
-    metric = headline(rival)[0]
-    of = [draw_scores(one, metric, resamples=resamples, seed=seed) for one in (ours, [rival])]
-    return difference(of[0], of[1])
+    return paired_with_all(ours, [rival], resamples=resamples, seed=seed)[0]
+
+
+def paired_with_all(
+    ours: Sequence[Predictions], rivals: Sequence[Predictions], *, resamples: int = 1000, seed: int = 0
+) -> list[Paired]:
+    """Compare predictions with those of each rival; our own scores are drawn once.
+
+    Without draws (``resamples`` 0) there is no interval.
+    """
+    own: dict[str, DrawnScores] = {}
+    found = []
+    for rival in rivals:
+        metric = headline(rival)[0]
+        if metric not in own:
+            own[metric] = draw_scores(ours, metric, resamples=resamples, seed=seed)
+        found.append(difference(own[metric], draw_scores([rival], metric, resamples=resamples, seed=seed)))
+    return found
 
 
 def value(predictions: Predictions, metric: str) -> float:
