@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -498,3 +500,15 @@ def test_smoothing_keeps_a_straight_line():
     found = figures.smooth(line)
     np.testing.assert_allclose(found[20:-20], line[20:-20])
     assert len(figures.smooth(np.empty(0))) == 0
+
+
+def test_an_error_of_what_draws_appears_where_something_is_drawn():
+    """Its import while trainings run must not end the command that waits for them."""
+    code = (
+        "from cerebro_eeg.report import figures; figures.import_ahead(); print('goes on'); "
+        "from pathlib import Path; figures.drawing(Path('x.svg'), 1, 1).__enter__()"
+    )
+    environment = {**os.environ, "MPLBACKEND": "nosuch"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "goes on\n"
+    assert "nosuch" in done.stderr

@@ -117,9 +117,11 @@ def test_processes_that_were_started_ahead_do_the_same_trainings(folder, tmp_pat
         begin = TrainingProcess.begin
 
         def noted(one, training):
+            if training is None and not held:  # the process still waits for another line
+                held.append(holds(one.pid, folder / "before" / ".lock"))
+                assert others._waiting == []  # the other one was killed as the training began
+                assert second._process.returncode == -signal.SIGKILL
             begin(one, training)
-            if training is None:
-                held.append(holds(one._process.pid, folder / "before" / ".lock"))
 
         monkeypatch.setattr(TrainingProcess, "begin", noted)
         options = replace(OPTIONS, seeds=(0, 1))
@@ -128,7 +130,6 @@ def test_processes_that_were_started_ahead_do_the_same_trainings(folder, tmp_pat
         )
         assert others.taken == [first]
     assert held == [True]
-    assert second._process.returncode == -signal.SIGKILL
     assert first._process.returncode == 0
     assert files(both.folder) == files(alone.folder)
 
@@ -148,7 +149,11 @@ def test_processes_with_other_threads_are_not_taken(monkeypatch):
         new = processes.take({"OMP_NUM_THREADS": "4", "A": "b"})
         assert new not in (one, other)
         assert processes.take({"OMP_NUM_THREADS": "2", "A": "b"}) is one
-        assert processes.taken == [new, one]
+        other._process.kill()
+        other._process.wait()
+        another = processes.take({"OMP_NUM_THREADS": "2"})
+        assert another is not other  # which does not run any more
+        assert processes.taken == [new, one, another]
     finally:
         processes.close()
         for taken in processes.taken:
@@ -252,9 +257,17 @@ def test_features_that_cannot_be_written_leave_heads_one_after_the_other(folder,
     def full(kept, to):
         raise OSError(28, "No space left on device")
 
+    fit, left = finetune._train, []
+
+    def noted(*given):
+        left.extend((folder / "full").glob(".features-*"))
+        return fit(*given)
+
     monkeypatch.setattr(KeptFeatures, "save", full)
+    monkeypatch.setattr(finetune, "_train", noted)
     found, lines, _ = train(folder, "full", FROZEN, weights)
     assert len(found.trained) == 3
+    assert left == []  # the heads need the space
     assert sum("one after the other: features cannot be written (No space left" in line for line in lines) == 1
 
 
@@ -457,9 +470,9 @@ def is_alive(pid):
         return False
 
 
-def plan(asked=None, trainings=6, engine=ENGINE, processes=None, say=print):
+def plan(asked=None, trainings=6, engine=ENGINE, processes=None, held=0.0, say=print):
     windows = [make_windows()]
-    return plan_processes(asked, trainings, processes or ProcessGroup(), engine, MODEL, windows, 12, say)
+    return plan_processes(asked, trainings, processes or ProcessGroup(), engine, MODEL, windows, 12, held, say)
 
 
 def make_windows():
@@ -489,6 +502,7 @@ def test_as_many_trainings_as_suit_the_machine(monkeypatch):
     (line,) = lines
     assert line.startswith("note: the trainings run one after the other, because 2 GB of memory are free and each")
     assert plan(2, engine=free, say=lines.append).processes == 2
+    assert plan(engine=free, held=3e9, say=lines.append).processes == 3  # processes that wait have taken it
     monkeypatch.setattr(side_by_side, "cores", lambda: 2)
     assert plan(engine=free, say=lines.append) is None
     assert len(lines) == 1
@@ -547,10 +561,22 @@ def test_memory_is_planned_for_the_batches_that_steps_have(folder, monkeypatch):
     options = replace(OPTIONS, steps=1, paper=False, seeds=(0, 1))
     _, lines, _ = train(folder, "planned", options, at_once=None, chosen=chosen)
     train(folder, "planned", options, at_once=2, chosen=chosen)  # all are finished, so nothing is planned
-    ((_, count, *_, (windows,), batch, _),) = asked
+    ((_, count, *_, (windows,), batch, held, _),) = asked
     assert count == 2
+    assert held == 0
     assert batch == fit_batch(4096, len(windows), False, print) < 100
     assert any(line.startswith(f"batch size {batch} instead of 4,096") for line in lines)
+
+
+def test_the_memory_of_a_process_is_its_own():
+    with subprocess.Popen([sys.executable, "-c", "x = b'x' * 200_000_000; input()"], stdin=subprocess.PIPE) as process:
+        until = time.monotonic() + 60
+        while capacity.memory_of(process.pid) < 200e6:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert capacity.memory_of(process.pid) < 400e6
+        process.kill()
+    assert capacity.memory_of(process.pid) == 0
 
 
 def test_copies_of_files_count_as_free_memory_of_a_control_group(tmp_path, monkeypatch):

@@ -37,9 +37,9 @@ def operator(name: str) -> Callable[[Callable[..., object]], Any]:
 class _Untraced:
     """A function that ``torch.compile`` must not look into.
 
-    ``torch._disable_dynamo``, which ``torch.library.register_kernel`` takes, imports the compiler in the first call,
-    which takes seconds. It first asks the function for what it has stored there. So this answers with the function
-    itself, as long as nobody has imported the compiler.
+    ``torch._disable_dynamo``, which ``torch.library.register_kernel`` uses, imports the compiler in the first call.
+    This takes seconds. Before, it looks for an attribute ``__dynamo_disable`` with the function to call instead. As
+    long as nobody has imported the compiler, this attribute is the function itself.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:

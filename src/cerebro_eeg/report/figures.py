@@ -52,8 +52,11 @@ def check_picture(path: Path, kinds: Sequence[str] = KINDS) -> None:
 
 
 def import_ahead() -> None:
-    """Import what draws and saves figures, which takes a second, while a command waits for something else."""
-    with contextlib.suppress(ImportError):
+    """Import what draws and saves figures, which takes a second, while a command waits for something else.
+
+    Any error appears again in the report, which says what is wrong.
+    """
+    with contextlib.suppress(Exception):
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401
 

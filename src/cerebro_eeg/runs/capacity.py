@@ -43,6 +43,16 @@ def _free_of_machine() -> float:
         return math.inf
 
 
+def memory_of(process: int) -> float:
+    """Return the bytes that a process has for itself alone; 0 where the system does not say it."""
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as line:
+            _, resident, shared, *_ = map(int, line.read().split())
+        return float((resident - shared) * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError):
+        return 0.0
+
+
 def cores() -> int:
     """Return how many CPU cores this process may use, by its affinity and its control groups."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

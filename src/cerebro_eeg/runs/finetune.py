@@ -215,11 +215,11 @@ def finetune(
         ahead = None
         if others is None:
             others = stack.enter_context(contextlib.closing(TrainingProcesses()))
-        plan = _plan_side_by_side(shared, trainings, out, at_once, say)
+        plan = _plan_side_by_side(shared, trainings, out, at_once, others.held_bytes(), say)
         if plan is not None:
             ask = functools.partial(_rivals_ahead, shared, out, random_weights, meanwhile) if rivals else None
             ahead = _train_side_by_side(plan, shared, store_folder, folder, others, ask, stack, say, tell)
-        others.close()  # those that nothing is left for
+        others.close()  # where nothing is trained at the same time
         trained, of_name = [], {split.name: split for split in splits}
         for one in trainings:  # what is finished is only read
             if len(trainings) > 1 and not is_finished(_folder_of(out, one)):
@@ -260,16 +260,19 @@ class _SideBySide:
 
 
 def _plan_side_by_side(
-    shared: "_Shared", trainings: Sequence[SeedAndFold], out: Path, at_once: int | None, say: Say
+    shared: "_Shared", trainings: Sequence[SeedAndFold], out: Path, at_once: int | None, held: float, say: Say
 ) -> _SideBySide | None:
-    """Return how the trainings that are not finished yet are done at the same time; None for one after the other."""
+    """Return how the trainings that are not finished yet are done at the same time; None for one after the other.
+
+    ``held`` is the memory of processes that were started ahead.
+    """
     waiting = [one for one in trainings if not is_finished(_folder_of(out, one))]
     if not waiting:
         return None
     config = shared.preset.model if shared.start is None else hub.load(shared.start)[0].model
     windows, batch = [split.train for split in shared.splits], shared.preset.finetune.batch_size
     batch = max(fit_batch(batch, len(of_split), shared.options.paper, lambda line: None) for of_split in windows)
-    plan = plan_processes(at_once, len(trainings), shared.processes, shared.engine, config, windows, batch, say)
+    plan = plan_processes(at_once, len(trainings), shared.processes, shared.engine, config, windows, batch, held, say)
     return None if plan is None else _SideBySide(plan, waiting)
 
 
@@ -292,49 +295,51 @@ def _train_side_by_side(
     plan, waiting, out, device = chosen.plan, chosen.waiting, folder.path, shared.processes.device
     environment: Mapping[str, str] | None = {}
     engine = plan.engine
-    if device.type == "cuda":
-        environment = stack.enter_context(shared_gpu(device, say))
-    if environment is None:
-        return None
-    environment = {**environment, **plan.thread_variables(device)}
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        engine = dataclasses.replace(engine, device="cuda")
-    say(plan.line(len(waiting)))
-    features = None
-    if shared.folds is not None:
-        _compute_features(shared, say)
-        try:
-            features = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=FEATURES, dir=out)))
-            shared.folds.save(features)
-        except OSError as error:
-            say(f"note: heads are fitted one after the other: features cannot be written ({error.strerror})")
+    with contextlib.ExitStack() as own:
+        if device.type == "cuda":
+            environment = own.enter_context(shared_gpu(device, say))
+        if environment is None:
             return None
-    settings = {
-        "store": str(store_folder.absolute()),
-        "out": str(out.absolute()),
-        "preset": to_dict(shared.preset),
-        "options": to_dict(shared.options),
-        "engine": to_dict(engine),
-        "start": None if shared.start is None else str(shared.start),
-        "at_once": plan.processes,
-        "features": None if features is None else str(features),
-        "room": plan.room,
-    }
-    stack.callback(end, others)
-    ahead = None if ask_rivals is None else ask_rivals()
-    if ahead is not None:
-        stack.callback(ahead.stop)
-    train_side_by_side(
-        settings,
-        waiting,
-        plan.processes,
-        others,
-        done=functools.partial(_line, out),
-        environment=environment,
-        descriptors=folder.lock_descriptors(),
-        say=say,
-        tell=tell,
-    )
+        environment = {**environment, **plan.thread_variables(device)}
+        if "CUDA_VISIBLE_DEVICES" in environment:
+            engine = dataclasses.replace(engine, device="cuda")
+        say(plan.line(len(waiting)))
+        features = None
+        if shared.folds is not None:
+            _compute_features(shared, say)
+            try:
+                features = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=FEATURES, dir=out)))
+                shared.folds.save(features)
+            except OSError as error:
+                say(f"note: heads are fitted one after the other: features cannot be written ({error.strerror})")
+                return None
+        settings = {
+            "store": str(store_folder.absolute()),
+            "out": str(out.absolute()),
+            "preset": to_dict(shared.preset),
+            "options": to_dict(shared.options),
+            "engine": to_dict(engine),
+            "start": None if shared.start is None else str(shared.start),
+            "at_once": plan.processes,
+            "features": None if features is None else str(features),
+            "room": plan.room,
+        }
+        own.callback(end, others)
+        ahead = None if ask_rivals is None else ask_rivals()
+        if ahead is not None:
+            own.callback(ahead.stop)
+        train_side_by_side(
+            settings,
+            waiting,
+            plan.processes,
+            others,
+            done=functools.partial(_line, out),
+            environment=environment,
+            descriptors=folder.lock_descriptors(),
+            say=say,
+            tell=tell,
+        )
+        stack.push(own.pop_all())
     return ahead
 
 

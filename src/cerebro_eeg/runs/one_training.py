@@ -136,7 +136,7 @@ def import_ahead(asked: AskedTrainings) -> None:
     for name in NEEDED:
         if asked.are_here():
             return
-        with contextlib.suppress(ImportError):  # the training will say what is missing
+        with contextlib.suppress(Exception):  # the training will raise the error again, and report it
             importlib.import_module(name)
 
 

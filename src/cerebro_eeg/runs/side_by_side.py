@@ -73,12 +73,14 @@ def plan_processes(
     config: ModelConfig,
     windows: Sequence[Windows],
     batch: int,
+    held: float,
     say: Say,
 ) -> ProcessPlan | None:
     """Return how many trainings run at the same time, as asked for or as suits the machine; None for one.
 
     ``trainings`` counts those that are finished, too: where a command goes on, the others keep their threads.
-    ``windows`` are those of the trainings, and ``batch`` is how many of them a step has.
+    ``windows`` are those of the trainings, and ``batch`` is how many of them a step has. ``held`` is the memory of
+    processes that were started ahead.
     """
     device = processes.device
     if trainings < 2 or asked == 1 or not can_train_side_by_side(processes):
@@ -92,7 +94,7 @@ def plan_processes(
     threads = torch.get_num_threads()
     if asked is None:
         most = min(MOST_ON_GPU, cores() // 2) if cuda else cores() // (engine.threads or THREADS)
-        takes = {"memory": (free_bytes(), PROCESS_BYTES if cuda else each)}
+        takes = {"memory": (free_bytes() + held, PROCESS_BYTES if cuda else each)}
         if cuda:
             takes["memory of the GPU"] = torch.cuda.mem_get_info(device)[0], each
         for what, (free, taken) in takes.items():
@@ -141,6 +143,7 @@ def train_side_by_side(
         for _ in range(min(count, len(trainings))):
             workers.append(processes.take(environment))
             workers[-1].start(settings, environment, descriptors, waiting.pop())
+        processes.close()  # those that nothing is left for
         while overview.finished < len(trainings) and error is None:
             worker, kind, value = processes.messages.get()
             if worker not in workers:  # one that was started ahead and has nothing to do
@@ -192,6 +195,8 @@ def end(processes: TrainingProcesses) -> None:
     """Wait for the end of the processes whose trainings are done, and kill those that take too long."""
     try:
         with patiently():
+            for one in processes.taken:
+                one.begin(None)
             _wait(processes.taken)
     finally:
         for one in processes.taken:

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from cerebro_eeg.errors import TrainingError
 from cerebro_eeg.files import parse_json
-from cerebro_eeg.runs.capacity import cores, free_bytes
+from cerebro_eeg.runs.capacity import cores, free_bytes, memory_of
 
 START = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
@@ -77,7 +77,7 @@ class TrainingProcesses:
             self._waiting.append(self._new(environment))
 
     def take(self, environment: Mapping[str, str]) -> "TrainingProcess":
-        """Return a process with these environment variables: one that waits, or a new one."""
+        """Return a process with these environment variables: one that waits and still runs, or a new one."""
         found = next((one for one in self._waiting if one.can_have(environment)), None)
         if found is None:
             found = self._new(environment)
@@ -85,6 +85,10 @@ class TrainingProcesses:
             self._waiting.remove(found)
         self.taken.append(found)
         return found
+
+    def held_bytes(self) -> float:
+        """Return the memory that waiting processes have taken already."""
+        return sum(memory_of(one.pid) for one in self._waiting)
 
     def close(self) -> None:
         """Kill the processes that still wait. They have done nothing yet."""
@@ -101,8 +105,8 @@ def started_ahead(trainings: int, at_once: int | None, device: str, threads: int
     """Yield the processes for a number of trainings; on a GPU they are started now, before torch is imported here.
 
     A command imports torch, opens its store and hashes it in about the time in which a process imports what it trains
-    with. On a CPU nothing is started, because there processes would take each other's cores. Too many or too few do no
-    harm: those that are not needed are killed.
+    with. On a CPU nothing is started, because there processes would take each other's cores. Those that are not needed
+    are killed once it is known how many are, and missing ones are started then.
     """
     processes = TrainingProcesses()
     try:
@@ -164,10 +168,16 @@ class TrainingProcess:
         errors.start()
         self._listener.start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def can_have(self, environment: Mapping[str, str]) -> bool:
-        """Return whether the process may still get these environment variables: its threads are set as it starts."""
+        """Return whether the process runs and may still get these variables: its threads are set as it starts."""
         threads = thread_variables(0)
-        return all(self._environment.get(name) == environment.get(name) for name in threads)
+        return self._process.poll() is None and all(
+            self._environment.get(name) == environment.get(name) for name in threads
+        )
 
     def start(
         self,

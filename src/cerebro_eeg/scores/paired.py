@@ -28,10 +28,10 @@ class Paired:
     rival: float
     difference: float
     low: float | None
-    """Limits of the 95 % interval of the difference; None below six subjects."""
+    """Limits of the 95 % interval of the difference; None below six subjects, and without draws."""
     high: float | None
     above: float | None
-    """Share of the draws in which we are ahead; None below six subjects."""
+    """Share of the draws in which we are ahead; None below six subjects, and without draws."""
     below: float | None
     """Share of the draws in which the rival is ahead; the rest are ties."""
 
