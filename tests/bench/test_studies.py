@@ -16,6 +16,8 @@ import goals
 import peers
 import shapes
 import stamped
+import step_kernels
+import where_time_goes
 from cerebro_eeg.bench import options
 from cerebro_eeg.bench.__main__ import main_of
 from cerebro_eeg.bench.run import measure, run
@@ -79,6 +81,43 @@ def test_lines_of_a_command_get_the_seconds(capsys):
     assert sorted(text for _, text in lines[:2]) == ["one", "two"]
     assert lines[2][1] == "ended with 3"
     assert all(float(seconds) >= 0 for seconds, _ in lines)
+
+
+SLOW = """
+import subprocess, sys, time
+def wait():
+    if sys.argv[1:]:
+        subprocess.run([sys.executable, __file__], check=True)
+    time.sleep(0.6)
+wait()
+raise SystemExit(3)
+"""
+
+
+def test_where_a_command_and_its_processes_spend_their_time(tmp_path, capsys):
+    (tmp_path / "cerebro_eeg").mkdir()
+    path = tmp_path / "cerebro_eeg" / "slow.py"
+    path.write_text(SLOW.replace("check=True", "check=False"))
+    assert where_time_goes.main([sys.executable, str(path), "twice"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    (first, second) = [place for place, line in enumerate(lines) if line.startswith("process at ")]
+    assert lines[first].startswith("process at 0.00 s: ")
+    for line in (lines[first + 1], lines[second + 1]):
+        assert "cerebro_eeg/slow.wait:" in line
+    seconds = [float(lines[place + 1].split("+")[1].split()[0]) for place in (first, second)]
+    assert seconds[0] > seconds[1] > 0.4  # the first one waits for the second, and then as long again
+
+
+def test_kernels_of_a_step(tmp_path):
+    given = step_kernels.StepKernels(("tiny:4:3",), most=3, device="cpu")
+    ((table, _),) = measure(step_kernels.run, given, tmp_path, print)
+    assert [row[0] for row in table.rows] == ["tiny:4:3"] * 3
+    taken = [row[2] for row in table.rows]
+    assert taken == sorted(taken, reverse=True)
+    assert taken[-1] > 0
+    assert table.notes[0].startswith("tiny:4:3: ")
+    with pytest.raises(ConfigError, match=r"--sizes has 'tiny:4'; expected preset:windows:channels"):
+        measure(step_kernels.run, step_kernels.StepKernels(("tiny:4",), device="cpu"), tmp_path, print)
 
 
 def test_table_of_shapes():
